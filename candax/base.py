@@ -1,0 +1,192 @@
+"""The seams of candax: what a sampler sees and returns, and what a loss sees.
+
+Read this file first. A **sampler** proposes a small candidate set for a batch and says how often it expected to
+propose each class. A **loss** turns the logits of the true and of the sampled classes into one number an example.
+A **head** owns the class vectors and scores only the rows that are needed. Because the three meet only here, any
+sampler goes with any loss.
+
+Vocabulary (one word for one thing, everywhere in the library):
+
+* ``num_classes``: the size of the output space; ``B`` examples, ``T`` true classes an example, ``dim`` coordinates.
+* *group*: a run of ``B / G`` consecutive examples that share one candidate set of ``S`` slots. ``G = 1`` is one shared
+  set, ``G = B`` one set an example; everything between is the same code.
+* *expected count*: E[how often class c stands in the candidate set]. With replacement that is ``S q(c)``, without
+  replacement or with independent inclusion the inclusion probability. Importance weights and Horvitz-Thompson weights
+  are both ``exp(-log_expected_count)``.
+* *hit*: a sampled class that is one of the example's labels ("accidental hit").
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+T = TypeVar("T")
+
+
+def static_field(**kwargs: Any) -> Any:
+    """A dataclass field that is part of the pytree's structure instead of one of its leaves."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, static_field))
+def pytree(cls: type[T]) -> type[T]:
+    """Makes ``cls`` a frozen dataclass whose fields are pytree children (or structure, see ``static_field``).
+
+    Unlike ``jax.tree_util.register_dataclass``, rebuilding does not call ``__init__``: JAX fills pytrees with objects
+    that are no arrays (``None``, ``ShapeDtypeStruct``, booleans), which run-time type checks would refuse.
+    """
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    static = [f.name for f in fields if f.metadata.get("static")]
+    dynamic = [f.name for f in fields if not f.metadata.get("static")]
+
+    def flatten_with_keys(node: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        children = [(jax.tree_util.GetAttrKey(name), getattr(node, name)) for name in dynamic]
+        return children, tuple(getattr(node, name) for name in static)
+
+    def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
+        node = object.__new__(cls)
+        for name, value in (*zip(static, aux, strict=True), *zip(dynamic, children, strict=True)):
+            object.__setattr__(node, name, value)
+        return node
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten)
+    return cls
+
+
+@pytree
+class Classes:
+    """The output layer as the head scores it (or one device's shard of it).
+
+    ``vectors`` and ``biases`` are its rows; ``counts`` are label frequencies where known. Ids >= ``num_valid`` are
+    padding rows: never sampled, scored or predicted.
+    """
+
+    vectors: Float[Array, "num_classes dim"]
+    biases: Float[Array, "num_classes"] | None
+    counts: Float[Array, "num_classes"] | None
+    num_valid: Int[Array, ""]
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of the table, padding included (a static number)."""
+        return self.vectors.shape[0]
+
+
+@pytree
+class Query:
+    """All that a sampler may look at; gradients are stopped before it is built.
+
+    ``labels`` pad with -1 and are distinct within an example. Adaptive samplers may gather rows of ``classes``; static
+    ones do not touch it.
+    """
+
+    embeddings: Float[Array, "B dim"]
+    labels: Int[Array, "B T"]
+    classes: Classes
+
+
+@pytree
+class Candidates:
+    """A candidate set for every group.
+
+    ``mask`` is False on padding slots, whose ids are in range and whose counts are finite but mean nothing. ``draw``
+    is opaque: what this draw must remember to state the count of an id that it did not return.
+    """
+
+    ids: Int[Array, "G S"]
+    log_expected_count: Float[Array, "G S"]
+    mask: Bool[Array, "G S"]
+    draw: PyTree = ()
+
+
+@pytree
+class SampledLogits:
+    """All that a loss sees: logits of true and of sampled classes with their log expected counts.
+
+    ``hits[b, s]`` says that sampled slot s is one of the labels of example b; the head computes it, and where a loss
+    does not use it the compiler removes it. ``num_classes`` counts the valid classes over all devices.
+    """
+
+    true: Float[Array, "B T"]
+    true_log_expected_count: Float[Array, "B T"]
+    true_mask: Bool[Array, "B T"]
+    sampled: Float[Array, "B S"]
+    sampled_log_expected_count: Float[Array, "B S"]
+    sampled_mask: Bool[Array, "B S"]
+    hits: Bool[Array, "B S"]
+    num_classes: int = static_field()
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is true of a sampler, for losses, combinators and tests to rely on.
+
+    Attributes:
+        covers_all: every valid class can be drawn.
+        draw_independent: expected counts do not depend on the draw.
+        with_replacement: a class can stand in one candidate set more than once.
+        exact: the reported counts satisfy the one law; False: they are approximations and the docstring says why.
+        law_over: what the one law's expectation runs over: "draw" (the key), "index" (key and index construction) or
+            "batch" (the examples).
+    """
+
+    covers_all: bool
+    draw_independent: bool
+    with_replacement: bool
+    exact: bool = True
+    law_over: Literal["draw", "index", "batch"] = "draw"
+
+
+State = PyTree
+KeyArray = Key[Array, ""]
+
+
+class Sampler(NamedTuple):
+    """A sampler: pure functions closed over static hyperparameters, never over arrays (those live in the state).
+
+    Attributes:
+        init: ``(key, classes) -> state``.
+        sample: ``(state, key, query) -> Candidates``. The one law: for every class c in the support,
+            E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] = 1.
+        log_expected_count: ``(state, candidates, ids[G, n], query) -> [G, n]``: the same number for any ids, meant for
+            the true classes; -inf where a class cannot be drawn. Ids must be in range.
+        update: ``(state, key, query, row_ids, rows) -> state``, after a step: ``rows`` are the new class vectors of the
+            sorted, unique ``row_ids``; ids >= num_classes are fillers to be ignored. ``no_update`` for static samplers.
+        refresh: ``(state, key, classes) -> state``: rebuilds the state from all classes.
+        schedule: ``(step) -> bool``, called by the training loop before each step: whether to refresh.
+        facts: see ``Facts``.
+    """
+
+    init: Callable[[KeyArray, Classes], State]
+    sample: Callable[[State, KeyArray, Query], Candidates]
+    log_expected_count: Callable[[State, Candidates, Array, Query], Array]
+    update: Callable[[State, KeyArray, Query, Array, Array], State]
+    refresh: Callable[[State, KeyArray, Classes], State]
+    schedule: Callable[[int], bool]
+    facts: Facts
+
+
+def no_update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:
+    """The update of a sampler whose state does not follow the class vectors."""
+    del key, query, row_ids, rows
+    return state
+
+
+def never(step: int) -> bool:
+    """The schedule of a sampler that needs no refresh."""
+    del step
+    return False
+
+
+# A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number an example.
+Loss = Callable[[SampledLogits], Float[Array, "B"]]
+
+
+def labels_mask(labels: Int[Array, "..."]) -> Bool[Array, "..."]:
+    """True where a label is real: labels pad with -1."""
+    return jnp.asarray(labels) >= 0
