@@ -1,0 +1,5 @@
+"""`python -m candax`: the command line."""
+
+from candax.cli import main
+
+main()

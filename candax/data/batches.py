@@ -1,0 +1,309 @@
+"""Batches of static shape, as a pure function of (seed, epoch, index)."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int32, Int64, UInt64
+from scipy.sparse import csr_array
+
+from candax.data.examples import Examples
+
+_DEFAULT_SHARE = 0.995
+_DEFAULT_STEP = 8
+_MAX_DEFAULT_FEATURES = 256
+_MAX_DEFAULT_LABELS = 16
+# Branches of the seed's random streams.
+_ORDER, _LABELS = 0, 1
+
+
+class Batch(NamedTuple):
+    """B examples with F slots for features and T slots for labels.
+
+    Attributes:
+        feature_ids: Padded with -1; distinct within an example.
+        feature_values: Padded with 0.
+        labels: Padded with -1; distinct within an example.
+    """
+
+    feature_ids: Int32[np.ndarray, "B F"]
+    feature_values: Float32[np.ndarray, "B F"]
+    labels: Int32[np.ndarray, "B T"]
+
+
+class Batches:
+    """The training batches of all epochs: ``batches[epoch, index]``.
+
+    An epoch visits the examples in an order of its own and leaves out the last ``N mod batch_size`` of it, so that all
+    batches have one shape. Of an example with more than ``max_features`` features, those of largest absolute value
+    are kept (of equals, those with lower ids). Of an example with more than ``max_labels`` labels, a uniformly random
+    subset of ``max_labels`` is kept, another one each time: the mean over the kept labels of anything has the mean
+    over all labels as its expectation.
+
+    Args:
+        examples: What to take the batches from.
+        batch_size: B.
+        seed: A non-negative integer; with epoch and index it determines a batch, on any machine.
+        max_features: F; None: the smallest multiple of 8 that 99.5 % of the examples fit into, at most 256.
+        max_labels: T; None: likewise, at most 16.
+
+    Raises:
+        ValueError: If there are fewer examples than one batch takes, or a number is out of range.
+
+    Example:
+        >>> features = csr_array(np.eye(4, dtype=np.float32))
+        >>> examples = Examples(features, features.astype(bool))
+        >>> batches = Batches(examples, batch_size=2, seed=0, max_features=1, max_labels=2)
+        >>> batches.batches_per_epoch
+        2
+        >>> bool((batches[7, 1].labels[:, :1] == batches[7, 1].feature_ids).all())
+        True
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        batch_size: int,
+        seed: int,
+        max_features: int | None = None,
+        max_labels: int | None = None,
+    ) -> None:
+        self.batches_per_epoch = num_batches(examples, batch_size)
+        if self.batches_per_epoch == 0:
+            raise ValueError(
+                f"expected a batch_size of at most {len(examples)}, the number of examples; got {batch_size}: "
+                "the last, partial batch of an epoch is dropped, so there would be none"
+            )
+        if seed < 0:
+            raise ValueError(f"expected a seed of 0 or more; got {seed}")
+        self.examples = examples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.max_features = _width("max_features", max_features, examples.features, _MAX_DEFAULT_FEATURES)
+        self.max_labels = _width("max_labels", max_labels, examples.labels, _MAX_DEFAULT_LABELS)
+        self._last_order: tuple[int, np.ndarray] | None = None
+
+    def __getitem__(self, position: tuple[int, int]) -> Batch:
+        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
+        epoch, index = position
+        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
+            raise IndexError(
+                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
+                f"got epoch {epoch}, index {index}"
+            )
+        rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
+
+        def at_random(positions: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
+            return _random_bits(self.seed, epoch, (_LABELS, index), len(positions))
+
+        return _gather(self.examples, rows, self.max_features, self.max_labels, at_random)
+
+    def order(self, epoch: int) -> Int64[np.ndarray, "N"]:
+        """The order in which an epoch visits the examples; the last one asked for is kept."""
+        if self._last_order is None or self._last_order[0] != epoch:
+            # Sorting raw bits, because NumPy fixes these for all its versions, but not its permutations.
+            bits = _random_bits(self.seed, epoch, (_ORDER,), len(self.examples))
+            self._last_order = epoch, np.argsort(bits, kind="stable")
+        return self._last_order[1]
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that the batches depend on, the data included, as JSON values: equal identities give equal batches."""
+        digest = hashlib.blake2b(digest_size=16)
+        for matrix in (self.examples.features, self.examples.labels):
+            for array in (matrix.indptr, matrix.indices, matrix.data):
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return {
+            "num_examples": len(self.examples),
+            "num_features": self.examples.num_features,
+            "num_classes": self.examples.num_classes,
+            "examples_digest": digest.hexdigest(),
+            "batch_size": self.batch_size,
+            "batches_seed": self.seed,
+            "max_features": self.max_features,
+            "max_labels": self.max_labels,
+        }
+
+    @property
+    def truncated_features(self) -> float:
+        """The share of examples with more than ``max_features`` features."""
+        return float(np.mean(np.diff(self.examples.features.indptr) > self.max_features))
+
+    @property
+    def truncated_labels(self) -> float:
+        """The share of examples with more than ``max_labels`` labels."""
+        return float(np.mean(np.diff(self.examples.labels.indptr) > self.max_labels))
+
+    def describe(self) -> str:
+        """Sizes and truncated shares in one line."""
+        return (
+            f"{self.batches_per_epoch} batches of {self.batch_size} an epoch; "
+            f"{self.max_features} features an example ({self.truncated_features:.2%} of the examples have more), "
+            f"{self.max_labels} labels ({self.truncated_labels:.2%} have more)"
+        )
+
+
+def batch(
+    examples: Examples,
+    *,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    index: int,
+    max_features: int | None = None,
+    max_labels: int | None = None,
+) -> Batch:
+    """One training batch: ``Batches(...)[epoch, index]``, for who needs only one (each call orders a whole epoch).
+
+    Args:
+        examples: What to take the batch from.
+        batch_size: B.
+        seed: See ``Batches``.
+        epoch: From 0.
+        index: From 0 to ``num_batches(examples, batch_size) - 1``.
+        max_features: See ``Batches``.
+        max_labels: See ``Batches``.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ValueError: See ``Batches``.
+        IndexError: If there is no such batch.
+
+    Example:
+        >>> features = csr_array(np.eye(4, dtype=np.float32))
+        >>> examples = Examples(features, features.astype(bool))
+        >>> batch(examples, batch_size=2, seed=0, epoch=0, index=1).labels.shape
+        (2, 8)
+    """
+    return Batches(examples, batch_size, seed, max_features, max_labels)[epoch, index]
+
+
+def num_batches(examples: Examples, batch_size: int) -> int:
+    """The number of training batches an epoch: N / batch_size, rounded down.
+
+    Raises:
+        ValueError: If ``batch_size`` is not positive.
+
+    Example:
+        >>> features = csr_array(np.eye(5, dtype=np.float32))
+        >>> num_batches(Examples(features, features.astype(bool)), 2)
+        2
+    """
+    if batch_size < 1:
+        raise ValueError(f"expected a batch_size of 1 or more; got {batch_size}")
+    return len(examples) // batch_size
+
+
+def evaluation_batches(
+    examples: Examples, batch_size: int, max_features: int, max_labels: int | None = None
+) -> Iterator[tuple[Batch, slice]]:
+    """All examples in order, the last batch padded with rows that hold nothing.
+
+    Args:
+        examples: What to take the batches from.
+        batch_size: B.
+        max_features: F, as in training; surplus features are dropped in the same way.
+        max_labels: T; None: the largest number of labels of any example, so that none is dropped. That can be
+            thousands: a smaller T keeps the lowest ids, for who takes the labels from the data set instead.
+
+    Returns:
+        Pairs of a batch and the slice of ``examples`` it holds; ``examples.labels[slice]`` are all its labels.
+
+    Raises:
+        ValueError: If ``batch_size``, ``max_features`` or ``max_labels`` is not positive.
+
+    Example:
+        >>> features = csr_array(np.eye(3, dtype=np.float32))
+        >>> for part, rows in evaluation_batches(Examples(features, features.astype(bool)), 2, 1):
+        ...     print(rows, part.labels.ravel())
+        slice(0, 2, None) [0 1]
+        slice(2, 3, None) [ 2 -1]
+    """
+    if max_labels is None:
+        max_labels = max(1, int(np.diff(examples.labels.indptr).max(initial=0)))
+    for name, number in (("batch_size", batch_size), ("max_features", max_features), ("max_labels", max_labels)):
+        if number < 1:
+            raise ValueError(f"expected {name} of 1 or more; got {number}")
+    return _in_order(examples, batch_size, max_features, max_labels)
+
+
+def _in_order(examples: Examples, batch_size: int, max_features: int, max_labels: int) -> Iterator[tuple[Batch, slice]]:
+    for start in range(0, len(examples), batch_size):
+        stop = min(start + batch_size, len(examples))
+        part = _gather(examples, np.arange(start, stop), max_features, max_labels, lambda positions: positions)
+        missing = ((0, batch_size - (stop - start)), (0, 0))
+        yield (
+            Batch(
+                np.pad(part.feature_ids, missing, constant_values=-1),
+                np.pad(part.feature_values, missing),
+                np.pad(part.labels, missing, constant_values=-1),
+            ),
+            slice(start, stop),
+        )
+
+
+def _gather(
+    examples: Examples,
+    rows: Int64[np.ndarray, "B"],
+    max_features: int,
+    max_labels: int,
+    label_rank: Callable[[Int64[np.ndarray, "n"]], np.ndarray],
+) -> Batch:
+    features, labels = examples.features, examples.labels
+    places, mask = _places(features, rows, max_features, lambda positions: -np.abs(features.data[positions]))
+    label_places, label_mask = _places(labels, rows, max_labels, label_rank)
+    return Batch(
+        _take(features.indices, places, mask, np.int32(-1)),
+        _take(features.data, places, mask, np.float32(0)),
+        _take(labels.indices, label_places, label_mask, np.int32(-1)),
+    )
+
+
+def _places(
+    matrix: csr_array,
+    rows: Int64[np.ndarray, "B"],
+    width: int,
+    rank: Callable[[Int64[np.ndarray, "n"]], np.ndarray],
+) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"]]:
+    """Where the entries of some rows are stored, at most ``width`` a row: those of lowest rank, in storage order."""
+    starts = matrix.indptr[rows].astype(np.int64)
+    counts = matrix.indptr[rows + 1] - starts
+    places = starts[:, None] + np.arange(width)
+    mask = np.arange(width) < counts[:, None]
+    long = np.flatnonzero(counts > width)
+    if len(long):
+        # All entries of all long rows in one array; sorting is stable, so equals stay in storage order.
+        sizes = counts[long]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        entries = np.repeat(starts[long], sizes) + within
+        by_rank = entries[np.lexsort((rank(entries), np.repeat(long, sizes)))]
+        places[long] = np.sort(by_rank[within < width].reshape(len(long), width), axis=1)
+    return places, mask
+
+
+def _take(
+    values: np.ndarray, places: Int64[np.ndarray, "B width"], mask: Bool[np.ndarray, "B width"], padding: np.generic
+) -> np.ndarray:
+    taken = np.full(places.shape, padding, dtype=padding.dtype)
+    taken[mask] = values[places[mask]]
+    return taken
+
+
+def _width(name: str, asked: int | None, matrix: csr_array, most: int) -> int:
+    if asked is not None:
+        if asked < 1:
+            raise ValueError(f"expected {name} of 1 or more, or None to choose it from the data; got {asked}")
+        return asked
+    enough = np.quantile(np.diff(matrix.indptr), _DEFAULT_SHARE, method="inverted_cdf")
+    return min(most, max(1, -(-int(enough) // _DEFAULT_STEP)) * _DEFAULT_STEP)
+
+
+def _random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
+    # The branch is a spawn key, because (seed, epoch) and (seed, epoch, 0) would be one and the same stream.
+    sequence = np.random.SeedSequence((seed, epoch), spawn_key=branch)
+    return np.random.Philox(sequence).random_raw(size)

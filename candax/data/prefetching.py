@@ -1,0 +1,53 @@
+"""Items made ready in the background."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class _End:
+    """What stands behind the last item."""
+
+
+def prefetch(iterable: Iterable[T], size: int = 2) -> Iterator[T]:
+    """Takes items from ``iterable`` in a thread, up to ``size`` ahead of who uses them.
+
+    An error in the thread is raised here, in its place among the items. Closing this iterator, also by dropping it,
+    waits for the item in the making and ends the thread.
+
+    Args:
+        iterable: Where the items come from; only the thread touches it from here on.
+        size: How many items may wait or be in the making.
+
+    Returns:
+        The items, in order.
+
+    Raises:
+        ValueError: If ``size`` is not positive.
+
+    Example:
+        >>> list(prefetch(range(4)))
+        [0, 1, 2, 3]
+    """
+    if size < 1:
+        raise ValueError(f"expected a size of 1 or more; got {size}")
+    return _prefetch(iter(iterable), size)
+
+
+def _prefetch(iterator: Iterator[T], size: int) -> Iterator[T]:
+    # One worker, so that the items stay in order.
+    executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+
+    def ask() -> Future[T | _End]:
+        return executor.submit(next, iterator, _End())
+
+    try:
+        waiting = deque(ask() for _ in range(size))
+        while not isinstance(item := waiting.popleft().result(), _End):
+            waiting.append(ask())
+            yield item
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,259 @@
+"""Data sets of the Extreme Classification Repository (http://manikvarma.org/downloads/XC/XMLRepository.html)."""
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from candax.data.cache import cached
+from candax.data.examples import Dataset, Examples, from_counts
+from candax.data.progress import progress_bar
+from candax.data.xml_format import Block, Header, parse_block, parse_header
+
+READER_VERSION = 1
+_COMPRESSIONS: dict[str, Callable[[BufferedReader], BufferedIOBase]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
+_DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, OSError)
+_WORDS = {"train": {"train", "trn"}, "test": {"test", "tst"}}
+_CHUNK_BYTES = 1 << 22
+_MAX_HEADER_BYTES = 1000
+
+
+class Sources(NamedTuple):
+    """The files of one data set; the names are optional."""
+
+    train: Path
+    test: Path
+    features: Path | None
+    labels: Path | None
+
+
+def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
+    r"""Reads a folder with a training and a test file in the repository's text format.
+
+    The files are ``train.txt`` and ``test.txt``, or have ``train`` or ``trn``, ``test`` or ``tst`` as a word of their
+    names (``eurlex_train.txt``, ``trn.txt``), plain or compressed (.gz, .bz2, .xz). Names are taken from
+    ``features.txt`` and ``labels.txt`` where these have one line an id. The first reading parses text; later ones
+    take the arrays from the cache until a file changes.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The data set, named after the folder.
+
+    Raises:
+        ValueError: If a file is missing, or more than one could be meant, or a line is faulty; the latter with file
+            and line number.
+
+    Example:
+        >>> import tempfile
+        >>> from unittest import mock
+        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
+        ...     for name in ("train.txt", "test.txt"):
+        ...         _ = Path(folder, name).write_text("2 5 3\n2,0 4:0.5 1:2\n 3:1\n")
+        ...     dataset = xml_repository(folder)
+        >>> dataset.train.labels.toarray().astype(int)
+        array([[1, 0, 1],
+               [0, 0, 0]])
+    """
+    path = Path(folder).resolve()
+    sources = find_sources(path)
+    key = {"reader": READER_VERSION, "files": [_fingerprint(source) for source in sources if source is not None]}
+    # A folder may be of any name, a cache file may not.
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)
+    return cached(f"xml-{name}", str(path), key, lambda: _read(path.name, sources))
+
+
+def find_sources(folder: Path) -> Sources:
+    """Finds the files of a data set in its folder.
+
+    Raises:
+        ValueError: If not exactly one training and one test file is found.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"expected a folder with a training and a test file; there is no folder {folder}")
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    texts = [name for name in names if _stem(name) is not None]
+    split: dict[str, Path] = {}
+    for which, words in _WORDS.items():
+        candidates = [name for name in texts if words & set(re.split(r"[-_.]", _stem(name) or ""))]
+        if len(candidates) > 1:
+            # Of a data set's companions (filter lists, matrices of features alone) none has three numbers on top.
+            candidates = [name for name in candidates if _has_header(folder / name)] or candidates
+        if len(candidates) != 1:
+            found = ", ".join(candidates or names) or "no files"
+            raise ValueError(
+                f"expected one {which} file in {folder}, named {which}.txt or with one of the words "
+                f"{', '.join(sorted(words))} in its name, plain or .gz, .bz2, .xz; found "
+                f"{len(candidates)}: {found}. Keep each data set in a folder of its own."
+            )
+        split[which] = folder / candidates[0]
+    if split["train"] == split["test"]:
+        raise ValueError(f"expected a training and a test file in {folder}; {split['train'].name} could be either")
+
+    def names_of(what: str) -> Path | None:
+        return next((folder / name for name in texts if _stem(name) == what), None)
+
+    return Sources(split["train"], split["test"], names_of("features"), names_of("labels"))
+
+
+def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> Examples:
+    """Reads one file.
+
+    Args:
+        path: A text file, plain or compressed.
+        done: Called with the number of (compressed) bytes read so far.
+
+    Returns:
+        Its examples, in its order.
+
+    Raises:
+        ValueError: At the first fault, with file and line number.
+    """
+    blocks: list[Block] = []
+    line, points = 1, 0
+    with _open(path) as (raw, stream):
+        try:
+            header = _header(stream.readline(_MAX_HEADER_BYTES), path)
+            line = 2
+            for text in _complete_lines(stream):
+                kept, extra = _split_lines(text, header.points - points)
+                if extra.strip():
+                    blank = extra[: len(extra) - len(extra.lstrip())]
+                    number = line + kept.count(b"\n") + blank.count(b"\n")
+                    raise ValueError(
+                        f"{path}:{number}: expected {header.points} examples, as the header states; got more"
+                    )
+                if kept:
+                    blocks.append(parse_block(kept, header, str(path), line))
+                    points += len(blocks[-1].label_counts)
+                line += text.count(b"\n")
+                done(raw.tell())
+        except _DECOMPRESSION_ERRORS as error:
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the decompressor's
+                raise
+            raise ValueError(
+                f"{path}:{line}: expected a complete compressed file; it breaks off or is damaged at or after this "
+                f"line ({error}): fetch it again"
+            ) from error
+    if points < header.points:
+        raise ValueError(
+            f"{path}:{line}: expected {header.points} examples, as the header states; the file ends after {points}"
+        )
+    return _join(blocks, header)
+
+
+def _read(name: str, sources: Sources) -> Dataset:
+    train_size, test_size = sources.train.stat().st_size, sources.test.stat().st_size
+    with progress_bar(f"reading {name}", train_size + test_size) as done:
+        train = read_examples(sources.train, done)
+        test = read_examples(sources.test, lambda size: done(train_size + size))
+    for what in ("features", "classes"):
+        sizes = getattr(train, f"num_{what}"), getattr(test, f"num_{what}")
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"expected the same number of {what} in both headers; got {sizes[0]} in {sources.train}:1 and "
+                f"{sizes[1]} in {sources.test}:1"
+            )
+    return Dataset(
+        name, train, test, _names(sources.features, train.num_features), _names(sources.labels, train.num_classes)
+    )
+
+
+def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
+    if path is None:
+        return None
+    with _open(path) as (_, stream):
+        lines = stream.read().decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+    if len(lines) != size:
+        warnings.warn(f"{path} is not used: expected {size} names, one a line; got {len(lines)}", stacklevel=2)
+        return None
+    return tuple(line.removesuffix("\r") for line in lines)
+
+
+def _stem(name: str) -> str | None:
+    """The name in small letters without .txt and compression; None if it is no text file."""
+    base, extension = os.path.splitext(name.lower())
+    base, extension = os.path.splitext(base) if extension in _COMPRESSIONS else (base, extension)
+    return base if extension == ".txt" else None
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[tuple[BufferedReader, BufferedIOBase]]:
+    """The file as it is on disk, to ask for the position, and the text in it."""
+    with path.open("rb") as raw:
+        opener = _COMPRESSIONS.get(path.suffix.lower())
+        if opener is None:
+            yield raw, raw
+        else:
+            with opener(raw) as stream:
+                yield raw, stream
+
+
+def _header(line: bytes, path: Path) -> Header:
+    try:
+        return parse_header(line)
+    except ValueError as error:
+        raise ValueError(f"{path}:1: {error}") from None
+
+
+def _has_header(path: Path) -> bool:
+    try:
+        with _open(path) as (_, stream):
+            parse_header(stream.readline(_MAX_HEADER_BYTES))
+    except (ValueError, *_DECOMPRESSION_ERRORS):
+        return False
+    return True
+
+
+def _complete_lines(stream: BufferedIOBase) -> Iterator[bytes]:
+    """The rest of the stream in pieces that end at the end of a line, always with a plain newline."""
+    pending: list[bytes] = []
+    while chunk := stream.read(_CHUNK_BYTES):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*pending, chunk[:end])).replace(b"\r\n", b"\n")
+            pending = []
+        pending.append(chunk[end:])
+    if rest := b"".join(pending):
+        yield (rest + b"\n").replace(b"\r\n", b"\n")
+
+
+def _split_lines(text: bytes, count: int) -> tuple[bytes, bytes]:
+    """The first ``count`` lines and the others."""
+    if text.count(b"\n") <= count:
+        return text, b""
+    newlines = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
+    end = int(newlines[count - 1]) + 1 if count else 0
+    return text[:end], text[end:]
+
+
+def _join(blocks: list[Block], header: Header) -> Examples:
+    def join(field: str, dtype: type[np.generic]) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype=dtype), *(getattr(block, field) for block in blocks)])
+
+    values, feature_ids = join("feature_values", np.float32), join("feature_ids", np.int32)
+    label_ids = join("label_ids", np.int32)
+    return Examples(
+        from_counts(values, feature_ids, join("feature_counts", np.int64), header.features),
+        from_counts(np.ones(len(label_ids), dtype=bool), label_ids, join("label_counts", np.int64), header.labels),
+    )
+
+
+def _fingerprint(path: Path) -> dict[str, object]:
+    stat = path.stat()
+    return {"path": str(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}

@@ -1,0 +1,23 @@
+"""Samplers and losses by name, for the command line."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from candax import losses, samplers
+from candax.base import Loss, Sampler
+
+SamplerName = Literal["uniform", "log_uniform", "unigram", "top_k"]
+LossName = Literal["sampled_softmax", "css", "subset_softmax"]
+
+# Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
+SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
+    "uniform": samplers.uniform,
+    "log_uniform": samplers.log_uniform,
+    "unigram": samplers.unigram,
+    "top_k": samplers.top_k,
+}
+LOSSES: dict[LossName, Loss] = {
+    "sampled_softmax": losses.sampled_softmax,
+    "css": losses.css,
+    "subset_softmax": losses.subset_softmax,
+}

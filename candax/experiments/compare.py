@@ -1,0 +1,206 @@
+"""`candax compare`: full softmax beside every pair of a sampler and a loss, on the same data in one run.
+
+    candax compare                          (python-stdlib; under 5 minutes on 2 cores)
+
+What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time a
+step, and the fraction falls as the classes grow in number. The oracle `top_k` finds the hardest classes by scoring
+all of them, so it is as slow as the full softmax.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from candax import data, training
+from candax.experiments import setup
+from candax.experiments.catalog import LossName, SamplerName
+from candax.training.metrics_log import write_atomically
+
+# Where precision is measured, as shares of the steps: early on more often, as that is where methods differ.
+_MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(setup.Settings):
+    """Trains full softmax and every sampler x loss pair; prints a table, writes results.json and compare.png."""
+
+    samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram", "top_k")
+    """Samplers to compare."""
+    losses: tuple[LossName, ...] = ("sampled_softmax", "css", "subset_softmax")
+    """Losses to compare."""
+    out: setup.Out = Path("runs/compare")
+    """Folder for results.json, curves.json and compare.png."""
+    curve_examples: int = 5000
+    """Test examples behind every point of the curves; the table's figures are of the whole test set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method: what `results.json` says of it."""
+
+    sampler: str
+    loss: str
+    p_at_1: float
+    p_at_5: float
+    ms_per_step: float
+    examples_per_s: float
+    speedup_over_full: float
+    seconds_to_90_percent: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One trained method: final figures and its curve of (step, seconds, p_at_1)."""
+
+    sampler: str
+    loss: str
+    final: dict[str, float]
+    seconds_per_step: float
+    curve: list[tuple[int, float, float]]
+
+
+def compare(settings: Compare) -> list[Row]:
+    """Runs the comparison and writes its files; returns the rows of the table."""
+    setup.check(settings)
+    if settings.curve_examples < 1:
+        raise ValueError(f"expected --curve-examples of 1 or more, got {settings.curve_examples}.")
+    out = setup.writable_folder(settings.out)
+    console = Console()
+    dataset = data.load(settings.dataset)
+    batches = setup.make_batches(settings, dataset)
+    steps = setup.num_steps(settings, batches, default_epochs=4)
+    console.print(
+        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples, "
+        f"{dataset.num_features:,} features, {dataset.num_classes:,} classes\n{batches.describe()}; {steps:,} steps"
+    )
+    train = functools.partial(_train, settings, dataset, batches, steps)
+    full = train("all classes", "full_softmax", None, setup.faster_full_softmax(settings, dataset, batches))
+    runs = [full]
+    for sampler, loss in itertools.product(settings.samplers, settings.losses):
+        runs.append(train(sampler, loss, *setup.sampler_and_loss(settings, sampler, loss)))
+    rows = [_row(run, full, settings.batch_size) for run in runs]
+    console.print(_table(dataset.name, rows))
+    write_atomically(out / "results.json", json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+    curves = [{"sampler": run.sampler, "loss": run.loss, "step_seconds_p_at_1": run.curve} for run in runs]
+    write_atomically(out / "curves.json", json.dumps(curves, indent=1) + "\n")
+    draw(runs, f"{dataset.name}: {dataset.num_classes:,} classes", out / "compare.png")
+    console.print(f"wrote {out / 'results.json'}, {out / 'curves.json'} and {out / 'compare.png'}")
+    return rows
+
+
+def _train(
+    settings: Compare,
+    dataset: data.Dataset,
+    batches: data.Batches,
+    steps: int,
+    sampler_name: str,
+    loss_name: str,
+    sampler: Any,
+    loss: Callable[..., Any],
+) -> Run:
+    program = setup.make_program(settings, dataset, sampler, loss)
+    rng = np.random.default_rng(0)
+    chosen = np.sort(rng.permutation(len(dataset.test))[: settings.curve_examples])
+    points = {max(1, round(share * steps)) for share in _MEASURED_AT}
+    measure = functools.partial(training.evaluate_dataset, program, dataset=dataset, batches=batches)
+    state, records = training.fit(
+        program,
+        program.init(settings.seed),
+        batches,
+        num_steps=steps,
+        log_every=max(1, min(50, steps // 20)),
+        evaluate=lambda state: measure(state, rows=chosen),
+        evaluate_at=lambda step: step in points,
+        description=f"{sampler_name} + {loss_name}" if sampler is not None else "full softmax",
+    )
+    curve = [(r["step"], r["seconds"], r["p_at_1"]) for r in records if "p_at_1" in r]
+    # The first step compiles and is not on the clock.
+    return Run(sampler_name, loss_name, measure(state), records[-1]["seconds"] / max(1, steps - 1), curve)
+
+
+def seconds_to(curve: list[tuple[int, float, float]], threshold: float) -> float | None:
+    """When a curve first reaches a precision, between two measurements by a straight line; None if it never does."""
+    before_seconds, before_precision = 0.0, 0.0
+    for _, seconds, precision in curve:
+        if precision >= threshold:
+            share = (threshold - before_precision) / max(precision - before_precision, 1e-12)
+            return before_seconds + min(max(share, 0.0), 1.0) * (seconds - before_seconds)
+        before_seconds, before_precision = seconds, precision
+    return None
+
+
+def _row(run: Run, full: Run, batch_size: int) -> Row:
+    return Row(
+        sampler=run.sampler,
+        loss=run.loss,
+        p_at_1=run.final["p_at_1"],
+        p_at_5=run.final["p_at_5"],
+        ms_per_step=1e3 * run.seconds_per_step,
+        examples_per_s=batch_size / max(run.seconds_per_step, 1e-9),
+        speedup_over_full=full.seconds_per_step / max(run.seconds_per_step, 1e-9),
+        seconds_to_90_percent=seconds_to(run.curve, 0.9 * full.curve[-1][2]),
+    )
+
+
+def _table(name: str, rows: list[Row]) -> Table:
+    table = Table(title=name)
+    for column in ("sampler", "loss"):
+        table.add_column(column)
+    for column in ("P@1", "P@5", "ms/step", "examples/s", "speed-up", "s to 90 % of full's P@1"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        seconds = "-" if row.seconds_to_90_percent is None else f"{row.seconds_to_90_percent:.1f}"
+        table.add_row(
+            row.sampler,
+            row.loss,
+            f"{row.p_at_1:.4f}",
+            f"{row.p_at_5:.4f}",
+            f"{row.ms_per_step:.2f}",
+            f"{row.examples_per_s:,.0f}",
+            f"{row.speedup_over_full:.1f}",
+            seconds,
+        )
+    return table
+
+
+def draw(runs: list[Run], title: str, path: Path) -> None:
+    """Precision against time and against steps, side by side."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    samplers = list(dict.fromkeys(run.sampler for run in runs[1:]))
+    losses = list(dict.fromkeys(run.loss for run in runs[1:]))
+    colors = plt.get_cmap("tab10")
+    styles = ("-", "--", ":", "-.")
+    figure, axes = plt.subplots(1, 2, figsize=(13, 5), sharey=True)
+    for run in runs:
+        is_full = run is runs[0]
+        look = {"color": "black", "linewidth": 2.5} if is_full else {
+            "color": colors(samplers.index(run.sampler)),
+            "linestyle": styles[losses.index(run.loss) % len(styles)],
+        }
+        steps, seconds, precision = zip(*run.curve, strict=True)
+        label = "full softmax" if is_full else f"{run.sampler}, {run.loss}"
+        axes[0].plot(seconds, precision, label=label, **look)
+        axes[1].plot(steps, precision, **look)
+    axes[0].set(xlabel="training time in seconds (log scale)", ylabel="precision at 1 on test data", xscale="log")
+    axes[1].set(xlabel="steps")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
+    figure.set_layout_engine("constrained")
+    temporary = path.with_name(f".{path.name}")
+    figure.savefig(temporary, dpi=120, format="png")
+    temporary.replace(path)
+    plt.close(figure)

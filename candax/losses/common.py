@@ -1,0 +1,54 @@
+"""What every loss on ``SampledLogits`` shares: corrections, removal of hits, and reductions that ignore the masked.
+
+True and sampled logits are reduced separately and the two numbers added: concatenating them would turn reductions of
+size [B] into all-to-all exchanges when the samples are sharded over devices.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from candax.base import SampledLogits
+
+
+def minus_log_expected_count(
+    logits: Float[Array, "B n"], log_expected_count: Float[Array, "B n"]
+) -> Float[Array, "B n"]:
+    """``logits - log_expected_count``, without gradient to the counts.
+
+    Where the count is 0 (-inf in logs) the logit stays as it is: a class that its sampler cannot draw has no
+    correction, and as a true class it must still learn.
+    """
+    possible = log_expected_count > -jnp.inf
+    correction = jax.lax.stop_gradient(jnp.where(possible, log_expected_count, 0.0))
+    return jnp.where(possible, logits - correction, logits)
+
+
+def without_hits(logits: SampledLogits) -> Bool[Array, "B S"]:
+    """The sampled slots that are real and are no true class of their example."""
+    return logits.sampled_mask & ~logits.hits
+
+
+def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B"]:
+    """Mean over the labels of each example, 0 where it has none: every label has the target 1 / |Y|."""
+    count = jnp.sum(mask, axis=1)
+    return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1)
+
+
+def log_sum_exp(
+    true: Float[Array, "B T"], true_mask: Bool[Array, "B T"], sampled: Float[Array, "B S"], keep: Bool[Array, "B S"]
+) -> Float[Array, "B"]:
+    """log of the sum of exp over the unmasked true and sampled logits; 0 for an example that has neither.
+
+    Masked entries may hold anything, NaN included: neither value nor gradient sees them.
+    """
+    true = jnp.where(true_mask, true, -jnp.inf)
+    sampled = jnp.where(keep, sampled, -jnp.inf)
+    top = jax.lax.stop_gradient(jnp.maximum(_max(true), _max(sampled)))
+    top = jnp.where(top > -jnp.inf, top, 0.0)
+    total = jnp.sum(jnp.exp(true - top[:, None]), axis=1) + jnp.sum(jnp.exp(sampled - top[:, None]), axis=1)
+    return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1.0)) + top, 0.0)
+
+
+def _max(values: Float[Array, "B n"]) -> Float[Array, "B"]:
+    return jnp.max(values, axis=1, initial=-jnp.inf)

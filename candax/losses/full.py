@@ -1,0 +1,182 @@
+"""Full softmax: the reference that every sampled loss is measured against."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from candax.base import Classes, labels_mask
+from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
+
+
+def full_softmax(
+    embeddings: Float[Array, "B dim"], classes: Classes, labels: Int[Array, "B T"], *, block_size: int | None = None
+) -> Float[Array, "B"]:
+    """Cross-entropy against all classes, each true class with target 1 / |Y|.
+
+    With o_c = embeddings . vectors_c + biases_c and Y the labels of an example,
+
+        loss = log sum_{c < num_valid} exp(o_c) - (1 / |Y|) sum_{y in Y} o_y,
+
+    and 0 for an example without labels. The plain form keeps a ``[B, num_classes]`` array for the backward pass and
+    holds two for a moment. The block form never holds one: its backward pass computes every block's logits again (four
+    products of that size instead of three), which small blocks win back by staying in the processor's cache. Value and
+    gradient at 256 x 200,000 classes x 128 on two CPU cores: plain 0.20 s with 410 MB of scratch, blocks of 8192
+    0.20 s with 17 MB, blocks of 1024 or 32,768 0.27 s; differentiating ``logsumexp`` 0.36 s. Measure both where the
+    plain form fits.
+
+    Args:
+        embeddings: one row an example.
+        classes: the output layer. Rows from ``num_valid`` on are ignored, whatever they hold. Narrow vectors (bfloat16)
+            are multiplied with float32 accumulation; the plain form makes a float32 copy of them.
+        labels: int32 ids of the true classes, distinct within an example, padded with -1.
+        block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
+
+    Returns:
+        One loss an example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
+        to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
+
+    Raises:
+        ValueError: if ``block_size`` is not positive.
+
+    Example:
+        >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))
+        >>> losses = full_softmax(jnp.zeros((2, 4)), classes, jnp.array([[1, 3], [-1, -1]]))
+        >>> [round(float(loss), 4) for loss in losses]  # log 4, and nothing to predict
+        [1.3863, 0.0]
+    """
+    dtype = accumulator_dtype(embeddings, classes)
+    return _full_softmax(block_size, dtype, embeddings, classes.vectors, classes.biases, classes.num_valid, labels)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _full_softmax(
+    block_size: int | None,
+    dtype: Any,
+    embeddings: Array,
+    vectors: Array,
+    biases: Array | None,
+    num_valid: Array,
+    labels: Array,
+) -> Array:
+    return _forward(block_size, dtype, embeddings, vectors, biases, num_valid, labels)[0]
+
+
+def _forward(
+    block_size: int | None,
+    dtype: Any,
+    embeddings: Array,
+    vectors: Array,
+    biases: Array | None,
+    num_valid: Array,
+    labels: Array,
+) -> tuple[Array, tuple[Any, ...]]:
+    kept: tuple[Array, Array] | Array
+    if block_size is None:
+        logits = jnp.matmul(embeddings, vectors.T, preferred_element_type=dtype)
+        logits = logits if biases is None else logits + biases
+        logits = jnp.where(jnp.arange(vectors.shape[0]) < num_valid, logits, -jnp.inf)
+        largest = logits.max(axis=1)
+        # Kept unnormalised: the division by their sum moves to [B] and [B, dim] arrays, so that the backward pass is
+        # nothing but two products (measured: 0.55 of the time of differentiating logsumexp).
+        exponentials = jnp.exp(logits - jnp.where(largest == -jnp.inf, 0, largest)[:, None])
+        total = exponentials.sum(axis=1)
+        log_normalizer = largest + jnp.log(total)
+        kept = exponentials, total
+    else:
+        classes = Classes(vectors, biases, None, num_valid)
+        log_normalizer = kept = streaming_log_normalizer(embeddings, classes, block_size=block_size)
+    mean_true = jnp.sum(_target(labels, dtype) * _true_logits(dtype, embeddings, vectors, biases, labels), axis=1)
+    loss = jnp.where(labels_mask(labels).any(axis=1), log_normalizer - mean_true, 0)
+    return loss, (embeddings, vectors, biases, num_valid, labels, kept)
+
+
+def _backward(
+    block_size: int | None, dtype: Any, residuals: tuple[Any, ...], gradient: Array
+) -> tuple[Array, Array, Array | None, None, None]:
+    embeddings, vectors, biases, num_valid, labels, kept = residuals
+    gradient = jnp.where(labels_mask(labels).any(axis=1), gradient, 0)
+    if block_size is None:
+        exponentials, total = kept
+        scale = gradient / jnp.where(total > 0, total, 1)
+        d_embeddings = scale[:, None] * _times_rows(exponentials, vectors, num_valid)
+        d_vectors = jnp.matmul(exponentials.T, scale[:, None] * embeddings, preferred_element_type=dtype)
+        d_vectors, d_biases = d_vectors.astype(vectors.dtype), scale @ exponentials
+    else:
+        classes = Classes(vectors, biases, None, num_valid)
+        d_embeddings, d_vectors, d_biases = _block_gradients(block_size, dtype, embeddings, classes, kept, gradient)
+
+    rows = jnp.where(labels_mask(labels), labels, vectors.shape[0])  # fillers lie beyond the table: dropped
+    share = gradient[:, None] * _target(labels, dtype)
+    d_embeddings -= jnp.einsum("bt,btd->bd", share, vectors[jnp.maximum(labels, 0)], preferred_element_type=dtype)
+    d_true = (share[:, :, None] * embeddings[:, None, :]).astype(vectors.dtype)
+    d_vectors = d_vectors.at[rows].add(-d_true, mode="drop")
+    if biases is None:
+        return d_embeddings.astype(embeddings.dtype), d_vectors, None, None, None
+    d_biases = d_biases.astype(biases.dtype).at[rows].add(-share.astype(biases.dtype), mode="drop")
+    return d_embeddings.astype(embeddings.dtype), d_vectors, d_biases, None, None
+
+
+_full_softmax.defvjp(_forward, _backward)
+
+
+def _target(labels: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T"]:
+    """1 / |Y| at the true classes, 0 at the padding."""
+    mask = labels_mask(labels)
+    return mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1).astype(dtype)
+
+
+def _true_logits(dtype: Any, embeddings: Array, vectors: Array, biases: Array | None, labels: Array) -> Array:
+    rows = jnp.maximum(labels, 0)
+    logits = jnp.einsum("bd,btd->bt", embeddings, vectors[rows], preferred_element_type=dtype)
+    return logits if biases is None else logits + biases[rows]
+
+
+def _times_rows(weights: Array, vectors: Array, num_valid: Array) -> Array:
+    """``weights @ vectors`` where padding rows, of weight 0, may hold NaN; without padding rows no copy is made."""
+    valid = (jnp.arange(vectors.shape[0]) < num_valid)[:, None]
+
+    def product(vectors: Array) -> Array:
+        return jnp.matmul(weights, vectors, preferred_element_type=weights.dtype)
+
+    return lax.cond(
+        num_valid >= vectors.shape[0], lambda: product(vectors), lambda: product(jnp.where(valid, vectors, 0))
+    )
+
+
+def _block_gradients(
+    block_size: int, dtype: Any, embeddings: Array, classes: Classes, log_normalizer: Array, gradient: Array
+) -> tuple[Array, Array, Array]:
+    """Gradients of ``sum(gradient * log_normalizer)`` with respect to embeddings, vectors and biases."""
+    scaled = gradient[:, None] * embeddings
+
+    def visit(carry: tuple[Array, Array, Array], block: Block) -> tuple[Array, Array, Array]:
+        d_embeddings, d_vectors, d_biases = carry
+        probabilities = jnp.exp(block_logits(embeddings, block) - log_normalizer[:, None])
+        probabilities = jnp.where(block.valid, probabilities, 0)
+        # Rows that the last block shares with the one before are written twice, with the same values, but count once
+        # in the embeddings' gradient.
+        fresh_rows = jnp.where(block.fresh[:, None], block.vectors, 0)
+        d_embeddings += jnp.matmul(probabilities, fresh_rows, preferred_element_type=dtype)
+        rows = jnp.matmul(probabilities.T, scaled, preferred_element_type=dtype).astype(d_vectors.dtype)
+        return (
+            d_embeddings,
+            lax.dynamic_update_slice_in_dim(d_vectors, rows, block.start, 0),
+            lax.dynamic_update_slice_in_dim(d_biases, gradient @ probabilities, block.start, 0),
+        )
+
+    d_embeddings, d_vectors, d_biases = walk(
+        classes,
+        dtype,
+        visit,
+        (
+            jnp.zeros(embeddings.shape, dtype),
+            jnp.zeros_like(classes.vectors),
+            jnp.zeros(classes.num_classes, dtype),
+        ),
+        block_size=block_size,
+    )
+    return gradient[:, None] * d_embeddings, d_vectors, d_biases

@@ -1,0 +1,19 @@
+"""Flax NNX models: encoders, the head, and the two together."""
+
+from candax.models.classifier import Classifier, Encoder, encoder_tables, tables_of
+from candax.models.heads import Head, find_hits, score
+from candax.models.mlp import SparseMLP
+from candax.models.tables import Constant, Table
+
+__all__ = [
+    "Classifier",
+    "Constant",
+    "Encoder",
+    "Head",
+    "SparseMLP",
+    "Table",
+    "encoder_tables",
+    "find_hits",
+    "score",
+    "tables_of",
+]

@@ -1,0 +1,137 @@
+"""The head: owns the class vectors and scores only the rows that a loss needs."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import Candidates, Classes, SampledLogits, labels_mask
+from candax.models.tables import Constant, Table
+
+# From about this many labels an example on, sorting them and searching is faster than comparing with each.
+_SORT_FROM = 16
+
+
+class Head(nnx.Module):
+    """The output layer: class vectors, biases, and what is known of the classes.
+
+    Args:
+        num_classes: classes of the output space.
+        dim: coordinates of a class vector, those of the encoder's embeddings.
+        use_biases: one bias a class, or none.
+        counts: label frequencies [num_classes], for samplers that follow them.
+        num_rows: rows of the table, padded beyond ``num_classes`` (to divide it over devices, say).
+        dtype: of vectors and biases; logits are accumulated in float32.
+        rngs: ``rngs.params`` initialises the vectors: normal with variance 1 / dim, so that logits start of order 1.
+
+    Example:
+        >>> from flax import nnx
+        >>> import candax as cx
+        >>> cx.models.Head(1000, 16, rngs=nnx.Rngs(0)).classes().vectors.shape
+        (1000, 16)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        *,
+        use_biases: bool = True,
+        counts: Float[Array, "num_classes"] | None = None,
+        num_rows: int | None = None,
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        num_rows = num_classes if num_rows is None else num_rows
+        if num_classes < 1 or dim < 1 or num_rows < num_classes:
+            raise ValueError(
+                f"expected num_classes >= 1, dim >= 1 and num_rows >= num_classes, got {num_classes}, {dim}, {num_rows}."
+            )
+        if counts is not None and counts.shape != (num_classes,):
+            raise ValueError(f"expected counts of shape ({num_classes},), one a class, got {counts.shape}.")
+        self.num_classes = num_classes
+        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) / jnp.sqrt(dim).astype(dtype)
+        self.vectors = Table(vectors)
+        self.biases = Table(jnp.zeros(num_rows, dtype)) if use_biases else None
+        padding = num_rows - num_classes
+        self.counts = None if counts is None else Constant(jnp.pad(jnp.asarray(counts, jnp.float32), (0, padding)))
+
+    def classes(self) -> Classes:
+        """The output layer as samplers and full-softmax losses see it."""
+        return Classes(
+            vectors=self.vectors[...],
+            biases=None if self.biases is None else self.biases[...],
+            counts=None if self.counts is None else self.counts[...],
+            num_valid=jnp.int32(self.num_classes),
+        )
+
+
+def find_hits(labels: Int[Array, "B T"], ids: Int[Array, "G S"]) -> Bool[Array, "B S"]:
+    """Which candidates of its group are labels of each example (labels pad with -1, candidate ids never do)."""
+    groups, num_sampled = ids.shape
+    batch_size, num_labels = labels.shape
+    labels = labels.reshape(groups, batch_size // groups, num_labels)
+    if num_labels < _SORT_FROM:
+        hits = jnp.zeros((groups, batch_size // groups, num_sampled), bool)
+        for t in range(num_labels):
+            hits |= labels[:, :, t, None] == ids[:, None, :]
+    else:
+        by_id = jnp.sort(labels, axis=-1)
+        search = jax.vmap(jax.vmap(jnp.searchsorted, in_axes=(0, None)))
+        place = jnp.minimum(search(by_id, ids), num_labels - 1)
+        hits = jnp.take_along_axis(by_id, place, axis=-1) == ids[:, None, :]
+    return hits.reshape(batch_size, num_sampled)
+
+
+def score(
+    embeddings: Float[Array, "B dim"],
+    labels: Int[Array, "B T"],
+    candidates: Candidates,
+    true_log_expected_count: Float[Array, "B T"],
+    true_vectors: Float[Array, "B T dim"],
+    true_biases: Float[Array, "B T"] | None,
+    sampled_vectors: Float[Array, "G S dim"],
+    sampled_biases: Float[Array, "G S"] | None,
+    *,
+    num_classes: int,
+) -> SampledLogits:
+    """Logits of the true classes and of each group's candidates: one batched matrix product for any number of groups.
+
+    Args:
+        embeddings: of the examples.
+        labels: true classes, -1 pads.
+        candidates: one set a group of B / G consecutive examples.
+        true_log_expected_count: of the labels; ignored at pads.
+        true_vectors: class vectors of the labels; ignored at pads.
+        true_biases: and their biases, or None.
+        sampled_vectors: class vectors of the candidates; ignored where masked.
+        sampled_biases: and their biases, or None.
+        num_classes: valid classes, over all devices.
+
+    Returns:
+        ``SampledLogits``, float32.
+    """
+    batch_size, dim = embeddings.shape
+    groups, num_sampled = candidates.ids.shape
+    true = jnp.einsum("bd,btd->bt", embeddings, true_vectors, preferred_element_type=jnp.float32)
+    if true_biases is not None:
+        true += true_biases
+    grouped = embeddings.reshape(groups, batch_size // groups, dim)
+    sampled = jnp.einsum("gbd,gsd->gbs", grouped, sampled_vectors, preferred_element_type=jnp.float32)
+    if sampled_biases is not None:
+        sampled += sampled_biases[:, None, :]
+
+    def to_examples(of_group: Array) -> Array:
+        shape = (groups, batch_size // groups, num_sampled)
+        return jnp.broadcast_to(of_group[:, None, :], shape).reshape(batch_size, num_sampled)
+
+    return SampledLogits(
+        true=true,
+        true_log_expected_count=true_log_expected_count,
+        true_mask=labels_mask(labels),
+        sampled=sampled.reshape(batch_size, num_sampled),
+        sampled_log_expected_count=to_examples(candidates.log_expected_count),
+        sampled_mask=to_examples(candidates.mask),
+        hits=find_hits(labels, candidates.ids),
+        num_classes=num_classes,
+    )

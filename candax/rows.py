@@ -1,0 +1,196 @@
+"""Row-sparse training: only the rows of a table that a step uses are read, differentiated, updated and written.
+
+The gradient of a gather is in JAX a dense array as large as the table, and a dense optimizer step rewrites every row of
+the table and of its moments. Here a step gathers the unique rows, differentiates with respect to those, applies any
+elementwise optax transformation to the gathered rows of table and optimizer state, and scatters them back in place.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from candax.base import State
+
+
+class UniqueRows(NamedTuple):
+    """The distinct row ids of a step and where each requested id found its row.
+
+    ``ids`` are sorted and unique; fillers at the end are >= num_rows and unique too. ``positions`` has the shape of the
+    requested ids: ``ids[positions]`` are the ids again, except that a requested -1 points at some filler.
+    """
+
+    ids: Int[Array, "U"]
+    positions: Int[Array, "..."]
+
+
+def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
+    """The distinct ids >= 0 of ``ids``, sorted, in a static size: as many slots as ids were given.
+
+    Args:
+        ids: int32 of any shape, -1 where there is none.
+        num_rows: rows of the table; fillers start here.
+
+    Returns:
+        ``UniqueRows``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from candax.rows import unique_rows
+        >>> unique_rows(jnp.array([7, 2, 7, -1]), num_rows=10).ids.tolist()
+        [2, 7, 12, 13]
+    """
+    flat = ids.reshape(-1)
+    n = flat.shape[0]
+    slots = jnp.arange(n, dtype=jnp.int32)
+    by_id, origin = jax.lax.sort((jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), slots), num_keys=1)
+    first = jnp.concatenate([jnp.ones(min(n, 1), bool), by_id[1:] != by_id[:-1]])
+    slot = jnp.cumsum(first, dtype=jnp.int32) - 1
+    # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
+    target = jnp.where(first & (by_id < num_rows), slot, n)
+    unique = (num_rows + slots).at[target].set(by_id, mode="drop", indices_are_sorted=False)
+    positions = jnp.zeros(n, jnp.int32).at[origin].set(slot, unique_indices=True)
+    return UniqueRows(unique, positions.reshape(ids.shape))
+
+
+def gather_rows(table: Array, ids: Int[Array, "U"]) -> Array:
+    """Rows of ``table`` at the ids of ``unique_rows``; zeros at fillers."""
+    return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
+
+
+def scatter_rows(table: Array, ids: Int[Array, "U"], rows: Array) -> Array:
+    """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
+    return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
+
+
+class RowUpdate(NamedTuple):
+    """A table after a step, the optimizer state that goes with it, and the new rows of the ids that were updated."""
+
+    table: Array
+    state: State
+    rows: Array
+
+
+class Rowwise(NamedTuple):
+    """A row-sparse optimizer: ``init(table) -> state`` and ``update(grads, state, table, ids) -> RowUpdate``."""
+
+    init: Callable[[Array], State]
+    update: Callable[[Float[Array, "U ..."], State, Array, Int[Array, "U"]], RowUpdate]
+
+
+def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
+    """Applies an optax transformation to the rows a step has used, and to their rows of the optimizer state, alone.
+
+    Leaves of the state whose first dimension follows the table's are per row, others (step counts, learning rates) are
+    shared and advance with every step. Rows that a step does not use stay bit for bit as they are: moments do not decay
+    and weight decay does not act until a row is used again ("lazy" semantics). With all rows used, the result is that
+    of the transformation itself.
+
+    Args:
+        transformation: any optax transformation that treats every number of an array by itself: sgd, adam, adamw,
+            adagrad, rmsprop, lion, chains of them, schedules.
+
+    Returns:
+        ``Rowwise``: ``init(table)``, and ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
+        ``unique_rows`` gives them.
+
+    Raises:
+        ValueError: here, at construction, if the transformation mixes rows (norms of whole arrays, factored or matrix
+            moments, decisions on the whole tree) or collects gradients over steps (MultiSteps, apply_every).
+
+    Example:
+        >>> import jax.numpy as jnp, optax
+        >>> from candax.rows import rowwise
+        >>> sgd = rowwise(optax.sgd(0.5))
+        >>> table = jnp.zeros((4, 1))
+        >>> sgd.update(jnp.ones((1, 1)), sgd.init(table), table, jnp.array([2])).table.ravel().tolist()
+        [0.0, 0.0, -0.5, 0.0]
+    """
+    _refuse_collectors(transformation)
+    _probe(transformation)
+
+    def update(grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"]) -> RowUpdate:
+        per_row = _per_row(transformation, table.shape[1:], table.dtype)
+        rows = gather_rows(table, ids)
+        gathered = jax.tree.map(lambda leaf, follows: gather_rows(leaf, ids) if follows else leaf, state, per_row)
+        updates, new = transformation.update(grads.astype(table.dtype), gathered, rows)
+        scattered = jax.tree.map(
+            lambda old, new, follows: scatter_rows(old, ids, new) if follows else new, state, new, per_row
+        )
+        rows = optax.apply_updates(rows, updates)
+        return RowUpdate(scatter_rows(table, ids, rows), scattered, rows)
+
+    return Rowwise(transformation.init, update)
+
+
+def _per_row(transformation: optax.GradientTransformation, row_shape: tuple[int, ...], dtype: Any) -> PyTree:
+    """For every leaf of the optimizer state whether its first dimension follows the number of rows."""
+
+    def leaf(path: Any, a: jax.ShapeDtypeStruct, b: jax.ShapeDtypeStruct) -> bool:
+        if a.shape == b.shape:
+            return False
+        if a.shape[:1] == (5,) and b.shape[:1] == (7,) and a.shape[1:] == b.shape[1:]:
+            return True
+        raise ValueError(
+            f"rowwise: expected every array of the optimizer state to have one row a table row, or a shape of its own, "
+            f"but state{jax.tree_util.keystr(path)} has the shapes {a.shape} and {b.shape} for tables of 5 and 7 rows. "
+            "Use an elementwise transformation such as optax.adam, optax.adagrad or optax.sgd."
+        )
+
+    shapes = [
+        jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)
+    ]
+    return jax.tree_util.tree_map_with_path(leaf, *shapes)
+
+
+def _refuse_collectors(transformation: optax.GradientTransformation) -> None:
+    """Refuses accumulation over steps: on rows, the gradient of a row that misses the last of k steps would be lost."""
+    collectors = (optax.MultiStepsState, optax.ApplyEvery)
+    state = jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((5, 3), jnp.float32))
+    is_collector = lambda node: isinstance(node, collectors)  # noqa: E731
+    for node in jax.tree.leaves(state, is_leaf=is_collector):
+        if is_collector(node):
+            raise ValueError(
+                f"rowwise: the transformation collects gradients over several steps ({type(node).__name__}), so rows "
+                "that a later step does not use would lose theirs. Use a larger batch instead."
+            )
+
+
+# Larger than optax.adafactor's threshold for factoring (128), else it would pass as elementwise here and factor later.
+_PROBE_SHAPE = (160, 130)
+
+
+def _probe(transformation: optax.GradientTransformation) -> None:
+    """Runs the transformation on a small table and on a part of its rows: elementwise means equal on the part."""
+    rng = np.random.default_rng(0)
+    part = np.sort(rng.permutation(_PROBE_SHAPE[0])[:40])
+    # Row 0 is no part of the part: one bad number there must change nothing elsewhere (apply_if_finite would).
+    part = part[part > 0]
+    table = jnp.asarray(rng.normal(size=_PROBE_SHAPE), jnp.float32)
+    rows, whole_state, part_state = table[part], transformation.init(table), transformation.init(table[part])
+    whole_update, part_update = jax.jit(transformation.update), jax.jit(transformation.update)
+    for step in range(3):
+        grads = np.asarray(rng.normal(size=_PROBE_SHAPE) * 10.0 ** rng.integers(-3, 3, size=(_PROBE_SHAPE[0], 1)))
+        if step == 1:
+            grads[0, 0] = np.nan
+        grads = jnp.asarray(grads, jnp.float32)
+        try:
+            updates, whole_state = whole_update(grads, whole_state, table)
+        except TypeError as error:
+            raise ValueError(
+                "rowwise: the transformation needs more than gradients, state and parameters (a line search, say): "
+                f"{error}. Use adam, adagrad, sgd and the like."
+            ) from error
+        part_updates, part_state = part_update(grads[part], part_state, rows)
+        table, rows = optax.apply_updates(table, updates), optax.apply_updates(rows, part_updates)
+        if not np.allclose(table[part], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
+                "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
+                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; give clip_by_global_norm "
+                "to the training step, which applies it once over all gradients."
+            )

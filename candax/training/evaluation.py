@@ -1,0 +1,125 @@
+"""Exact evaluation over all classes: log-likelihood and ranking metrics of a whole test set."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+from scipy.sparse import csr_array
+
+from candax.base import Classes
+from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
+from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
+
+_SMALLEST_BUCKET = 256
+
+_evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
+
+
+def evaluate(
+    embed_fn: Callable[[Any], Float[Array, "B dim"]],
+    classes: Classes,
+    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, "n"]]],
+    labels_csr: csr_array,
+    label_counts: Integer[np.ndarray, "num_labels"] | Float[np.ndarray, "num_labels"],
+    num_train: int,
+    *,
+    k: int = 5,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    propensity_a: float = 0.55,
+    propensity_b: float = 1.5,
+) -> dict[str, float]:
+    """Exact log-likelihood, P@k, nDCG@k and PSP@k, in one pass over the classes a batch.
+
+    log_likelihood = mean over examples of (1 / |Y|) sum_{y in Y} log p(y | x), with
+    log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = embedding . vectors_c + biases_c. Its negative is
+    the mean of ``full_softmax``. Examples without labels are excluded from every number.
+
+    Args:
+        embed_fn: the encoder, from the first item of a batch to embeddings. Let it be jitted already.
+        classes: the output layer.
+        batches: pairs of what ``embed_fn`` takes and which rows of ``labels_csr`` these are: a slice, or an array of
+            row numbers. A batch may have more embeddings than rows, the rest being filler at its end. What is not in
+            any batch is not evaluated.
+        labels_csr: ``[N, num_labels]``, nonzero at the true classes, ``num_labels <= num_valid``.
+        label_counts: how many training examples have each label, for the propensities of PSP@k.
+        num_train: the number of training examples, for the same.
+        k: how many classes to rank; metrics for those of 1, 3 and 5 up to k.
+        block_size: the most classes scored at a time.
+        propensity_a: A of ``inverse_propensities``.
+        propensity_b: B of ``inverse_propensities``.
+
+    Returns:
+        ``log_likelihood``, ``p_at_1``, ``p_at_3``, ``p_at_5``, the same for ``ndcg`` and ``psp``, as fractions, and
+        ``num_examples``, the number of evaluated examples that have labels.
+
+    Raises:
+        ValueError: if there are labels beyond the valid classes, label counts do not match, a batch has fewer
+            embeddings than rows, or there is no batch.
+
+    Example:
+        >>> classes = Classes(jnp.eye(8), None, None, jnp.array(8))
+        >>> batches = [(np.eye(8, dtype=np.float32)[:4], slice(0, 4)), (np.eye(8, dtype=np.float32)[4:], slice(4, 8))]
+        >>> metrics = evaluate(jnp.asarray, classes, batches, csr_array(np.eye(8)), np.ones(8), 8)
+        >>> metrics["p_at_1"], round(metrics["log_likelihood"], 4)  # 1 - log(e + 7)
+        (1.0, -1.274)
+    """
+    num_valid = int(classes.num_valid)
+    if labels_csr.shape[1] > num_valid:
+        raise ValueError(
+            f"expected labels below {num_valid}, the number of valid classes, got labels_csr with "
+            f"{labels_csr.shape[1]} columns. Train and test sets must share one label space."
+        )
+    if len(label_counts) != labels_csr.shape[1]:
+        raise ValueError(f"expected one count for each of {labels_csr.shape[1]} labels, got {len(label_counts)}.")
+    inverse = inverse_propensities(label_counts, num_train, a=propensity_a, b=propensity_b)
+    labels_csr = nonzero_pattern(labels_csr)
+    all_top_ids, all_rows, log_likelihoods = [], [], []
+    for inputs, which in batches:
+        rows = np.arange(labels_csr.shape[0])[which]
+        embeddings = embed_fn(inputs)
+        if embeddings.shape[0] < len(rows):
+            raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
+        scores, ids, log_normalizer = _evaluate_batch(embeddings, classes, k, block_size=block_size)
+        truth = labels_csr[rows]
+        true_logits = _true_logits(embeddings, classes, truth)
+        n = len(rows)
+        all_top_ids.append(np.where(np.asarray(scores) > -np.inf, ids, -1)[:n])
+        all_rows.append(rows)
+        log_likelihoods.append(_mean_per_row(true_logits, truth) - np.asarray(log_normalizer, np.float64)[:n])
+
+    if not all_rows:
+        raise ValueError("expected at least one batch to evaluate, got none.")
+    labels = labels_csr[np.concatenate(all_rows)]
+    labelled = np.diff(labels.indptr) > 0
+    metrics = ranking_metrics(np.concatenate(all_top_ids), labels, inverse, ks=tuple(x for x in KS if x <= k))
+    log_likelihood = np.concatenate(log_likelihoods)[labelled]
+    return {"log_likelihood": float(log_likelihood.mean()) if labelled.any() else float("nan"), **metrics}
+
+
+@jax.jit
+def _pair_logits(
+    embeddings: Float[Array, "B dim"], classes: Classes, rows: Int[Array, "P"], ids: Int[Array, "P"]
+) -> Float[Array, "P"]:
+    dtype = accumulator_dtype(embeddings, classes)
+    vectors = classes.vectors[ids].astype(dtype)
+    logits = jnp.sum(embeddings[rows].astype(dtype) * vectors, axis=1)
+    return logits if classes.biases is None else logits + classes.biases[ids]
+
+
+def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float[np.ndarray, "nnz"]:
+    """The logit of every (example, label) pair; the pairs are filled up to a power of two, for few compilations."""
+    size = max(1 << max(truth.nnz - 1, 0).bit_length(), _SMALLEST_BUCKET)
+    pairs = np.zeros((2, size), np.int32)
+    pairs[0, : truth.nnz] = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
+    pairs[1, : truth.nnz] = truth.indices
+    return np.asarray(_pair_logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
+
+
+def _mean_per_row(values: Float[np.ndarray, "nnz"], truth: csr_array) -> Float[np.ndarray, "n"]:
+    """Mean of the values of each row of ``truth``; 0 for an empty row."""
+    counts = np.diff(truth.indptr)
+    sums = np.bincount(np.repeat(np.arange(len(counts)), counts), values, minlength=len(counts))
+    return sums / np.maximum(counts, 1)

@@ -1,0 +1,148 @@
+"""Ranking metrics of the Extreme Classification Repository: P@k, nDCG@k and PSP@k.
+
+Definitions: Bhatia et al., "The Extreme Classification Repository" (http://manikvarma.org/downloads/XC/XMLRepository.html);
+propensities: Jain, Prabhu and Varma (2016), "Extreme Multi-label Loss Functions for Recommendation, Tagging, Ranking &
+Other Missing Label Applications". Everything is float64 on the host, without loops over examples.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+from scipy.sparse import csr_array
+
+KS = (1, 3, 5)
+
+
+def ranking_metrics(
+    top_ids: Integer[np.ndarray, "N K"],
+    labels: csr_array,
+    inverse_propensity: Float[np.ndarray, "num_classes"],
+    *,
+    ks: tuple[int, ...] = KS,
+) -> dict[str, float]:
+    """P@k, nDCG@k and PSP@k of ranked predictions.
+
+    With y_r in {0, 1} saying whether the class at rank r is one of the example's labels Y, and p its propensity:
+
+        P@k    = mean of (1 / k) sum_{r <= k} y_r
+        nDCG@k = mean of [sum_{r <= k} y_r / log2(r + 1)] / [sum_{r <= min(k, |Y|)} 1 / log2(r + 1)]
+        PSP@k  = sum over examples of [sum_{r <= k} y_r / p_r]
+                 / sum over examples of [the min(k, |Y|) largest 1 / p_y, y in Y, added up]
+
+    P@k divides by k also where an example has fewer than k labels, so that 1 may be out of reach; nDCG@k and PSP@k
+    compare with the best attainable ranking. Examples without labels are excluded.
+
+    Args:
+        top_ids: predicted classes in falling order of score, distinct within an example; a negative id is a miss.
+        labels: ``[N, num_classes]``, nonzero at the true classes.
+        inverse_propensity: 1 / p of every class, see ``inverse_propensities``.
+        ks: which k to report, each at most K.
+
+    Returns:
+        ``p_at_k``, ``ndcg_at_k`` and ``psp_at_k`` for every k, as fractions (not per cent), and ``num_examples``, the
+        number of examples with labels. All metrics are NaN if there is none.
+
+    Raises:
+        ValueError: if shapes disagree, or a k is not in 1..K.
+
+    Example:
+        >>> labels = csr_array(np.array([[1, 0, 0, 1], [0, 1, 0, 0]]))
+        >>> metrics = ranking_metrics(np.array([[0, 1, 3], [2, 1, 0]]), labels, np.ones(4), ks=(1, 3))
+        >>> {name: round(value, 4) for name, value in metrics.items() if name.startswith("p_")}
+        {'p_at_1': 0.5, 'p_at_3': 0.5}
+    """
+    if labels.shape != (len(top_ids), len(inverse_propensity)):
+        raise ValueError(
+            f"expected labels of shape (examples of top_ids, classes of inverse_propensity) = "
+            f"{(len(top_ids), len(inverse_propensity))}, got {labels.shape}."
+        )
+    if not all(1 <= k <= top_ids.shape[1] for k in ks):
+        raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
+    labels = nonzero_pattern(labels)
+    num_labels = np.diff(labels.indptr)
+    labelled = num_labels > 0
+    num_examples = float(labelled.sum())
+
+    hits = _hits(top_ids, labels)
+    discounts = 1 / np.log2(np.arange(2, max(ks) + 2))
+    weights = np.where(hits, inverse_propensity[np.maximum(top_ids, 0)], 0.0)
+    metrics: dict[str, float] = {}
+    for k in ks:
+        metrics[f"p_at_{k}"] = _ratio(hits[:, :k].sum() / k, num_examples)
+    for k in ks:
+        best = np.concatenate([[0.0], np.cumsum(discounts[:k])])[np.minimum(num_labels, k)]
+        gains = hits[:, :k] @ discounts[:k]
+        metrics[f"ndcg_at_{k}"] = _ratio((gains[labelled] / best[labelled]).sum(), num_examples)
+    weight, rank = _ranked_weights(labels, inverse_propensity)
+    for k in ks:
+        metrics[f"psp_at_{k}"] = _ratio(weights[:, :k].sum(), float(weight[rank < k].sum()))
+    metrics["num_examples"] = num_examples
+    return metrics
+
+
+def inverse_propensities(
+    label_counts: Integer[np.ndarray, "num_classes"] | Float[np.ndarray, "num_classes"],
+    num_train: int,
+    *,
+    a: float = 0.55,
+    b: float = 1.5,
+) -> Float[np.ndarray, "num_classes"]:
+    """1 / p_l = 1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A: the weight of a label in PSP@k.
+
+    Args:
+        label_counts: N_l, how many training examples have each label.
+        num_train: N, the number of training examples.
+        a: A. The repository uses .55, but .5 for Wikipedia and .6 for Amazon data sets.
+        b: B. The repository uses 1.5, but .4 for Wikipedia and 2.6 for Amazon data sets.
+
+    Returns:
+        float64, above 1 and falling in N_l.
+
+    Raises:
+        ValueError: if there are fewer than 3 training examples: C would not be positive.
+
+    Example:
+        >>> inverse_propensities(np.array([0, 10, 1000]), 1000).round(3).tolist()
+        [8.824, 3.552, 1.219]
+
+    Source: the propensity model of Jain, Prabhu and Varma (2016), as the repository states it.
+    """
+    if num_train < 3:
+        raise ValueError(f"expected num_train >= 3 training examples, where log N > 1, got {num_train}.")
+    c = (np.log(num_train) - 1) * (b + 1) ** a
+    return 1 + c * (np.asarray(label_counts, np.float64) + b) ** -a
+
+
+def nonzero_pattern(labels: csr_array) -> csr_array:
+    """A copy with True at the nonzero entries, each stored once, in the order of rows and columns.
+
+    Example:
+        >>> stored = csr_array((np.array([1.0, 0.0]), np.array([2, 0]), np.array([0, 2])), shape=(1, 3))
+        >>> nonzero_pattern(stored).indices.tolist()
+        [2]
+    """
+    labels = labels.astype(bool, copy=True)
+    labels.sum_duplicates()
+    labels.eliminate_zeros()
+    return labels
+
+
+def _hits(top_ids: Integer[np.ndarray, "N K"], labels: csr_array) -> Bool[np.ndarray, "N K"]:
+    """Which predictions are labels."""
+    rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
+    found = np.asarray(labels[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape)
+    return found.astype(bool) & (top_ids >= 0)
+
+
+def _ranked_weights(
+    labels: csr_array, weights: Float[np.ndarray, "num_classes"]
+) -> tuple[Float[np.ndarray, "nnz"], Integer[np.ndarray, "nnz"]]:
+    """The weights of all labels, example by example in falling order, and their ranks within the example from 0 on."""
+    counts = np.diff(labels.indptr)
+    rows = np.repeat(np.arange(labels.shape[0]), counts)
+    weight = weights[labels.indices]
+    order = np.lexsort((-weight, rows))
+    return weight[order], np.arange(labels.nnz) - np.repeat(labels.indptr[:-1], counts)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return float(numerator) / denominator if denominator else float("nan")

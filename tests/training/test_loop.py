@@ -1,0 +1,179 @@
+"""The training loop: position, metrics, checkpoints; a killed run ends where an unbroken one does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+
+import candax as cx
+from candax.training.metrics_log import MetricsLog
+from tests.training import problems
+
+SAMPLER = cx.samplers.log_uniform(12, replacement=False)
+
+# A run in a process of its own, slow enough to be killed in the middle.
+SCRIPT = """
+import sys, time
+from tests.training.test_loop import fit_here
+def evaluate(state):
+    time.sleep(0.05)
+    return {}
+fit_here(sys.argv[1], 60, evaluate)
+"""
+
+
+def fit_here(folder, num_steps, evaluate=lambda state: {}, **kwargs):
+    program = problems.program(SAMPLER, cx.losses.css)
+    return cx.training.fit(
+        program,
+        program.init(0),
+        problems.Source(),
+        num_steps=num_steps,
+        folder=folder,
+        checkpoint_every=7,
+        keep=2,
+        log_every=5,
+        evaluate=evaluate,
+        evaluate_at=lambda step: True,
+        progress=False,
+        **kwargs,
+    )
+
+
+def without_times(folder):
+    lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    timed = ("seconds", "examples_per_s")
+    return [{name: value for name, value in json.loads(line).items() if name not in timed} for line in lines]
+
+
+def test_stopping_and_going_on_changes_nothing(tmp_path):
+    whole = fit_here(tmp_path / "whole", 20)
+    fit_here(tmp_path / "parts", 9)
+    fit_here(tmp_path / "parts", 16)
+    parts = fit_here(tmp_path / "parts", 20)
+    chex.assert_trees_all_equal(whole.state, parts.state)
+    losses = {r["step"]: r["loss"] for r in without_times(tmp_path / "parts") if "loss" in r}
+    expected = {r["step"]: r["loss"] for r in without_times(tmp_path / "whole") if "loss" in r}
+    assert losses.keys() > expected.keys()  # a stop is a checkpoint, and a checkpoint a record, of its own
+    assert losses[20] == pytest.approx(np.mean([expected[20]]), rel=0.5)
+
+
+def test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends(tmp_path):
+    whole = fit_here(tmp_path / "whole", 60)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")]
+    for least_step in (3, 25, 40):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        metrics = tmp_path / "killed" / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if metrics.exists() and metrics.read_text().count("\n") and _last_step(metrics) >= least_step:
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.02)
+        _, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+    resumed = fit_here(tmp_path / "killed", 60)
+    chex.assert_trees_all_equal(whole.state, resumed.state)
+    assert without_times(tmp_path / "killed") == without_times(tmp_path / "whole")
+
+
+def _last_step(path):
+    complete = path.read_text().split("\n")[:-1]
+    return json.loads(complete[-1])["step"] if complete else 0
+
+
+def test_checkpoints_are_kept_to_a_number_and_hold_the_position(tmp_path):
+    fit_here(tmp_path, 30)
+    kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
+    assert kept == [28, 30]
+    about = json.loads(next((tmp_path / "checkpoints" / "28" / "about").iterdir()).read_text())
+    assert about["position"] == {"epoch": 2, "index": 8}
+
+
+def test_another_run_in_the_same_folder_is_refused(tmp_path):
+    fit_here(tmp_path, 3)
+    with pytest.raises(ValueError, match=r"other settings: dataset was None and is 'other'"):
+        fit_here(tmp_path, 6, identity={"dataset": "other"})
+
+
+def test_the_schedule_decides_when_the_sampler_is_refreshed():
+    steps = []
+    calls = SAMPLER._replace(schedule=lambda step: steps.append(step) or step == 2)
+    program = problems.program(calls, cx.losses.css)
+    refreshed = []
+    counted = program._replace(refresh=lambda state: refreshed.append(int(state.step)) or program.refresh(state))
+    cx.training.fit(counted, counted.init(0), problems.Source(), num_steps=4, progress=False)
+    assert steps == [0, 1, 2, 3]
+    assert refreshed == [2]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run():
+    program = problems.program(SAMPLER, cx.losses.css, optax.sgd(1e38))
+    with pytest.raises(FloatingPointError, match="Lower the learning rate"):
+        cx.training.fit(program, program.init(0), problems.Source(), num_steps=50, log_every=2, progress=False)
+
+
+class Broken(problems.Source):
+    """A source with one wrong batch."""
+
+    def __getitem__(self, position):
+        batch = super().__getitem__(position)
+        return self.damage(batch) if position[1] == 1 else batch
+
+
+def broken(damage):
+    source = Broken()
+    Broken.damage = staticmethod(damage)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda b: b._replace(labels=b.labels + problems.NUM_CLASSES), r"batch 1 of epoch 0: .*labels in 0 \.\.\. 59"),
+        (lambda b: b._replace(labels=b.labels - 5), "ids of labels"),
+        (lambda b: b._replace(feature_ids=b.feature_ids + 40), r"ids of bag in 0 \.\.\. 39"),
+        (lambda b: b._replace(labels=np.zeros_like(b.labels)), "a label twice"),
+        (lambda b: b._replace(labels=b.labels.astype(np.float32)), "expected integer labels"),
+    ],
+)
+def test_bad_batches_are_refused(damage, message):
+    program = problems.program(SAMPLER, cx.losses.css)
+    with pytest.raises(ValueError, match=message):
+        cx.training.fit(program, program.init(0), broken(damage), num_steps=3, progress=False)
+
+
+def test_half_written_metrics_are_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "seconds": 0.1}\n{"step": 2, "seconds": 0.2}\n{"step": 3, "sec')
+    assert [r["step"] for r in MetricsLog(path, resumed_step=1).records] == [1]
+    assert path.read_text() == '{"step": 1, "seconds": 0.1}\n'
+
+
+def test_restoring_nothing_is_an_error(tmp_path):
+    program = problems.program(SAMPLER, cx.losses.css)
+    with (
+        cx.training.Checkpoints(tmp_path, identity={}) as checkpoints,
+        pytest.raises(ValueError, match="expected a checkpoint"),
+    ):
+        checkpoints.restore(program.init(0))
+
+
+def test_a_checkpoint_restores_every_leaf_as_it_was(tmp_path):
+    program = problems.program(SAMPLER, cx.losses.css)
+    state, _ = program.step(program.init(0), problems.Source()[0, 0])
+    with cx.training.Checkpoints(tmp_path, identity={"a": (1, 2)}) as checkpoints:
+        checkpoints.save(state, {"epoch": 0, "index": 1})
+    with cx.training.Checkpoints(tmp_path, identity={"a": [1, 2]}) as checkpoints:
+        restored = checkpoints.restore(program.init(1))
+    chex.assert_trees_all_equal(state, restored)
+    assert jax.tree.structure(state) == jax.tree.structure(restored)
