@@ -17,6 +17,11 @@ from jaxtyping import Array, Float, Int, PyTree
 from candax.base import State
 
 
+# Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. The optimizer works
+# through the used slots in chunks of this many rows.
+_CHUNK = 1024
+
+
 class UniqueRows(NamedTuple):
     """The distinct row ids of a step and where each requested id found its row.
 
@@ -113,18 +118,46 @@ def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
     _refuse_collectors(transformation)
     _probe(transformation)
 
-    def update(grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"]) -> RowUpdate:
-        per_row = _per_row(transformation, table.shape[1:], table.dtype)
+    def update_some(
+        grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"], per_row: PyTree
+    ) -> tuple[Array, State]:
         rows = gather_rows(table, ids)
         gathered = jax.tree.map(lambda leaf, follows: gather_rows(leaf, ids) if follows else leaf, state, per_row)
         updates, new = transformation.update(grads.astype(table.dtype), gathered, rows)
         scattered = jax.tree.map(
             lambda old, new, follows: scatter_rows(old, ids, new) if follows else new, state, new, per_row
         )
-        rows = optax.apply_updates(rows, updates)
-        return RowUpdate(scatter_rows(table, ids, rows), scattered, rows)
+        return scatter_rows(table, ids, optax.apply_updates(rows, updates)), scattered
+
+    def update(grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"]) -> RowUpdate:
+        per_row = _per_row(transformation, table.shape[1:], table.dtype)
+        if ids.shape[0] <= _CHUNK:
+            new_table, new_state = update_some(grads, state, table, ids, per_row)
+            return RowUpdate(new_table, new_state, gather_rows(new_table, ids))
+        asked = ids.shape[0]
+        grads, ids = _whole_chunks(grads, ids, table.shape[0])
+
+        def update_chunk(i: Array, tables: tuple[Array, State]) -> tuple[Array, State]:
+            # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
+            old = jax.tree.map(lambda old, now, follows: now if follows else old, state, tables[1], per_row)
+            some = [jax.lax.dynamic_slice_in_dim(a, i * _CHUNK, _CHUNK) for a in (grads, ids)]
+            return update_some(some[0], old, tables[0], some[1], per_row)
+
+        used = jnp.sum(ids < table.shape[0])
+        chunks = jnp.maximum(1, (used + _CHUNK - 1) // _CHUNK)
+        new_table, new_state = jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
+        return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]))
 
     return Rowwise(transformation.init, update)
+
+
+def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int) -> tuple[Array, Int[Array, "V"]]:
+    """Appends fillers so that the number of rows is a multiple of the chunk."""
+    missing = -ids.shape[0] % _CHUNK
+    if not missing:
+        return grads, ids
+    fillers = num_rows + ids.shape[0] + jnp.arange(missing, dtype=ids.dtype)
+    return jnp.pad(grads, ((0, missing), *[(0, 0)] * (grads.ndim - 1))), jnp.concatenate([ids, fillers])
 
 
 def _per_row(transformation: optax.GradientTransformation, row_shape: tuple[int, ...], dtype: Any) -> PyTree:

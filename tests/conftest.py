@@ -2,4 +2,6 @@
 
 from jaxtyping import install_import_hook
 
-install_import_hook("candax", "beartype.beartype")
+import tests.typecheck  # noqa: F401  # the hook takes it from the loaded package
+
+install_import_hook("candax", "tests.typecheck.typecheck")

@@ -25,7 +25,7 @@ from candax.experiments.catalog import LossName, SamplerName
 from candax.training.metrics_log import write_atomically
 
 # Where precision is measured, as shares of the steps: early on more often, as that is where methods differ.
-_MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def compare(settings: Compare) -> list[Row]:
     console = Console()
     dataset = data.load(settings.dataset)
     batches = setup.make_batches(settings, dataset)
-    steps = setup.num_steps(settings, batches, default_epochs=4)
+    steps = setup.num_steps(settings, batches, default_epochs=3)
     console.print(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples, "
         f"{dataset.num_features:,} features, {dataset.num_classes:,} classes\n{batches.describe()}; {steps:,} steps"

@@ -37,7 +37,7 @@ class Settings:
     """Examples a step."""
     dim: int = 128
     """Width of the hidden layer and of the class vectors."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-3
     """Of Adam."""
     seed: int = 0
     """Of the model's initial values, the order of the batches and the candidates."""

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tyro
 from rich.console import Console
 
 from candax import data, training
@@ -33,7 +34,7 @@ class Train(setup.Settings):
 class Evaluate:
     """Measures the newest checkpoint of a run on the whole test set; prints JSON and writes evaluation.json."""
 
-    run: Path
+    run: tyro.conf.Positional[Path]
     """Folder of a run of `candax train`."""
 
 
@@ -61,7 +62,7 @@ def train(settings: Train) -> dict[str, float]:
     out = setup.writable_folder(settings.out)
     dataset = data.load(settings.dataset)
     batches = setup.make_batches(settings, dataset)
-    steps = setup.num_steps(settings, batches, default_epochs=4)
+    steps = setup.num_steps(settings, batches, default_epochs=3)
     program = _program(settings, dataset, batches)
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
     state, _ = training.fit(

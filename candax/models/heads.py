@@ -8,8 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import Candidates, Classes, SampledLogits, labels_mask
 from candax.models.tables import Constant, Table
 
-# From about this many labels an example on, sorting them and searching is faster than comparing with each.
-_SORT_FROM = 16
+# From about this many labels an example on, sorting them and searching is worth it. Measured on a CPU for 256 examples
+# and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and 10.
+_SORT_FROM = 256
 
 
 class Head(nnx.Module):
@@ -72,9 +73,7 @@ def find_hits(labels: Int[Array, "B T"], ids: Int[Array, "G S"]) -> Bool[Array, 
     batch_size, num_labels = labels.shape
     labels = labels.reshape(groups, batch_size // groups, num_labels)
     if num_labels < _SORT_FROM:
-        hits = jnp.zeros((groups, batch_size // groups, num_sampled), bool)
-        for t in range(num_labels):
-            hits |= labels[:, :, t, None] == ids[:, None, :]
+        hits = jnp.any(labels[:, :, :, None] == ids[:, None, None, :], axis=2)
     else:
         by_id = jnp.sort(labels, axis=-1)
         search = jax.vmap(jax.vmap(jnp.searchsorted, in_axes=(0, None)))

@@ -213,15 +213,17 @@ def unigram(
 
     Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013), sec. 2.2.
     """
-    if not power >= 0:
-        raise ValueError(f"expected power >= 0, got {power!r}.")
+    if not 0 <= power < float("inf"):
+        raise ValueError(f"expected a finite power >= 0, got {power!r}.")
     if not 0 <= smoothing < float("inf"):
         raise ValueError(f"expected a finite smoothing >= 0, got {smoothing!r}.")
 
     def init(classes: Classes) -> Array:
         counts = check_counts(classes.counts, "unigram") + smoothing
-        weights = jnp.where(counts > 0, counts**power, 0.0)
-        return integer_thresholds(jnp.where(jnp.arange(counts.shape[0]) < classes.num_valid, weights, 0.0))
+        counts = jnp.where(jnp.arange(counts.shape[0]) < classes.num_valid, counts, 0.0)
+        # Relative to the largest, so that no power overflows; what underflows was seen and keeps a chance.
+        weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)
+        return integer_thresholds(jnp.where(counts > 0, weights, 0.0))
 
     def support(thresholds: Array, size: int) -> tuple[Array, Array]:
         drawn = jnp.diff(thresholds, prepend=jnp.uint32(0)) > 0

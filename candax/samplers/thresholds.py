@@ -22,10 +22,13 @@ def integer_thresholds(weights: Float[Array, "n"]) -> UInt32[Array, "n"]:
     ``thresholds[-1]`` is the probability of c.
     """
     n = weights.shape[0]
+    positive = weights > 0
+    # Largest first brought to 1: sums and quotients of very large or very small weights would leave float32.
+    weights = weights / jnp.max(weights)
     # Summing runs of 4096 first keeps the float32 sum accurate: a plain running sum stops growing at 2^24 units.
     total = jnp.pad(weights, (0, -n % 4096)).reshape(-1, 4096).sum(1).sum()
     units = jnp.round(weights * ((_USED - n) / total)).astype(jnp.uint32)
-    units = jnp.where(weights > 0, jnp.maximum(units, 1), 0)
+    units = jnp.where(positive, jnp.maximum(units, 1), 0)
     return jnp.cumsum(units, dtype=jnp.uint32)
 
 

@@ -36,7 +36,7 @@ def evaluate_dataset(
     return evaluate(
         lambda batch: program.embed(state, batch),
         program.classes(state),
-        evaluation_batches(test, min(batch_size, max(1, len(test))), batches.max_features),
+        evaluation_batches(test, min(batch_size, max(1, len(test))), batches.max_features, max_labels=1),
         test.labels,
         dataset.label_counts(dataset.train),
         len(dataset.train),

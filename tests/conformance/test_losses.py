@@ -65,6 +65,9 @@ def _booleans(width: int) -> st.SearchStrategy[np.ndarray]:
     return arrays.arrays(bool, (2, width))
 
 
+FIELDS = st.tuples(
+    _floats(2), _floats(2, counts=True), _booleans(2), _floats(4), _floats(4, counts=True), _booleans(4), _booleans(4)
+)
 VALUE_AND_GRADIENT = {
     name: jax.jit(jax.value_and_grad(lambda logits, loss=case.loss: jnp.sum(loss(logits)), allow_int=True))
     for name, case in LOSSES.items()
@@ -73,10 +76,8 @@ VALUE_AND_GRADIENT = {
 
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(
-    _floats(2), _floats(2, counts=True), _booleans(2), _floats(4), _floats(4, counts=True), _booleans(4), _booleans(4)
-)
-def test_finite_for_any_input(name: str, *fields: np.ndarray) -> None:
+@given(fields=FIELDS)
+def test_finite_for_any_input(name: str, fields: tuple[np.ndarray, ...]) -> None:
     logits = SampledLogits(*(jnp.asarray(field) for field in fields), num_classes=1000)
     value, gradient = VALUE_AND_GRADIENT[name](logits)
     assert np.isfinite(value)

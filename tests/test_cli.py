@@ -1,0 +1,128 @@
+"""The command line, from arguments to files, on a small data set in the repository's text format."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from candax import cli
+from candax.experiments import catalog, compare, setup
+from candax.experiments.compare import seconds_to
+
+FIELDS = {
+    "sampler",
+    "loss",
+    "p_at_1",
+    "p_at_5",
+    "ms_per_step",
+    "examples_per_s",
+    "speedup_over_full",
+    "seconds_to_90_percent",
+}
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """64 examples of 30 features and 20 classes, half of them for testing; the class can be read off a feature."""
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for name in ("train", "test"):
+        lines = ["64 30 20"]
+        lines += [f"{i % 20},{(i * 7 + 1) % 20} {i % 20}:1 {20 + i % 10}:0.5" for i in range(64)]
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def run(*args):
+    cli.main([str(arg) for arg in args])
+
+
+def fails(capsys, *args):
+    """Runs a command that must end with one clear line; returns the line."""
+    with pytest.raises(SystemExit) as exit_:
+        run(*args)
+    assert exit_.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("candax: error: ")
+    return lines[0]
+
+
+def test_compare_prints_a_table_and_writes_results_and_a_picture(dataset, tmp_path, capsys):
+    out = tmp_path / "out"
+    small = ("--num-sampled", 8, "--top-k", 4, "--batch-size", 16, "--dim", 8)
+    run("compare", "--dataset", dataset, "--steps", 60, *small, "--learning-rate", 0.05, "--out", out)
+    rows = json.loads((out / "results.json").read_text())
+    assert [set(row) for row in rows] == [FIELDS] * 13
+    assert {(row["sampler"], row["loss"]) for row in rows[1:]} == {
+        (sampler, loss) for sampler in catalog.SAMPLERS for loss in catalog.LOSSES
+    }
+    assert rows[0]["speedup_over_full"] == 1
+    assert rows[0]["p_at_1"] > 0.9
+    assert all(np.isfinite(row["ms_per_step"]) and row["ms_per_step"] > 0 for row in rows)
+    picture = matplotlib.image.imread(out / "compare.png")
+    assert picture.shape[0] > 300
+    assert picture.shape[1] > 2 * 300
+    printed = capsys.readouterr().out
+    assert "speed-up" in printed
+    assert "log_uniform" in printed
+
+
+def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
+    out = tmp_path / "run"
+    common = ("train", "--dataset", dataset, "--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--out", out)
+    run(*common, "--steps", 10, "--checkpoint-every", 4)
+    run(*common, "--steps", 20)
+    assert json.loads((out / "results.json").read_text())["step"] == 20
+    run("evaluate", out)
+    assert (out / "evaluation.json").read_text() == (out / "results.json").read_text()
+    assert "p_at_5" in capsys.readouterr().out
+    assert "num_sampled was 8 and is 9" in fails(capsys, *common[:3], "--num-sampled", 9, *common[5:], "--steps", 30)
+
+
+def test_train_with_the_full_softmax(dataset, tmp_path):
+    run("train", "--dataset", dataset, "--sampler", "None", "--batch-size", 16, "--steps", 3, "--out", tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["step"] == 3
+
+
+def test_wrong_arguments_end_in_one_line(dataset, tmp_path, capsys):
+    here = ("--out", tmp_path / "out")
+    assert "no data set 'nowhere'" in fails(capsys, "compare", "--dataset", "nowhere", *here)
+    assert "--num-sampled of 1 or more, got 0" in fails(capsys, "compare", "--num-sampled", 0, *here)
+    assert "--steps above 0, got -1" in fails(capsys, "train", "--steps", -1, *here)
+    assert "got both" in fails(capsys, "train", "--steps", 1, "--epochs", 1, *here)
+    assert "batch_size of at most 64" in fails(capsys, "train", "--dataset", dataset, "--batch-size", 65, *here)
+    assert "holds no config.json" in fails(capsys, "evaluate", tmp_path)
+    (dataset / "train.txt").write_text("1 30 20\n25 3:1\n")
+    assert "train.txt" in fails(capsys, "train", "--dataset", dataset, *here)
+
+
+def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for command in ("compare", "train"):
+        line = fails(capsys, command, "--dataset", dataset, "--out", tmp_path / "file" / "below")
+        assert str(tmp_path / "file") in line
+
+
+def test_unknown_names_are_refused_with_the_choices(capsys):
+    with pytest.raises(SystemExit):
+        run("compare", "--samplers", "psychic")
+    printed = capsys.readouterr()
+    assert "log_uniform" in printed.out + printed.err
+
+
+def test_names_on_the_command_line_are_those_of_the_catalog():
+    assert set(catalog.SAMPLERS) == set(catalog.SamplerName.__args__)
+    assert set(catalog.LOSSES) == set(catalog.LossName.__args__)
+    assert set(compare.Compare().samplers) == set(catalog.SAMPLERS)
+    assert set(compare.Compare().losses) == set(catalog.LOSSES)
+    setup.check(compare.Compare())
+
+
+def test_time_to_a_threshold_lies_between_measurements():
+    curve = [(10, 1.0, 0.2), (20, 2.0, 0.4), (30, 3.0, 0.3)]
+    assert seconds_to(curve, 0.1) == pytest.approx(0.5)
+    assert seconds_to(curve, 0.3) == pytest.approx(1.5)
+    assert seconds_to(curve, 0.5) is None
