@@ -18,7 +18,7 @@ Vocabulary (one word for one thing, everywhere in the library):
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -142,7 +142,7 @@ class Facts:
     law_over: Literal["draw", "index", "batch"] = "draw"
 
 
-State = PyTree
+State: TypeAlias = PyTree
 KeyArray = Key[Array, ""]
 
 

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from candax.base import State
 
-
 # Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. The optimizer works
 # through the used slots in chunks of this many rows.
 _CHUNK = 1024
@@ -101,7 +100,9 @@ def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
 
     Returns:
         ``Rowwise``: ``init(table)``, and ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
-        ``unique_rows`` gives them.
+        ``unique_rows`` gives them. A jitted step that donates table and state should return them in the order in
+        which it takes them: JAX pairs donated buffers with results of the same shape in that order, and a table written
+        into the buffer of its moments is copied.
 
     Raises:
         ValueError: here, at construction, if the transformation mixes rows (norms of whole arrays, factored or matrix
@@ -174,9 +175,7 @@ def _per_row(transformation: optax.GradientTransformation, row_shape: tuple[int,
             "Use an elementwise transformation such as optax.adam, optax.adagrad or optax.sgd."
         )
 
-    shapes = [
-        jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)
-    ]
+    shapes = [jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)]
     return jax.tree_util.tree_map_with_path(leaf, *shapes)
 
 
@@ -207,10 +206,10 @@ def _probe(transformation: optax.GradientTransformation) -> None:
     rows, whole_state, part_state = table[part], transformation.init(table), transformation.init(table[part])
     whole_update, part_update = jax.jit(transformation.update), jax.jit(transformation.update)
     for step in range(3):
-        grads = np.asarray(rng.normal(size=_PROBE_SHAPE) * 10.0 ** rng.integers(-3, 3, size=(_PROBE_SHAPE[0], 1)))
+        drawn = rng.normal(size=_PROBE_SHAPE) * 10.0 ** rng.integers(-3, 3, size=(_PROBE_SHAPE[0], 1))
         if step == 1:
-            grads[0, 0] = np.nan
-        grads = jnp.asarray(grads, jnp.float32)
+            drawn[0, 0] = np.nan
+        grads = jnp.asarray(drawn, jnp.float32)
         try:
             updates, whole_state = whole_update(grads, whole_state, table)
         except TypeError as error:
@@ -224,6 +223,6 @@ def _probe(transformation: optax.GradientTransformation) -> None:
             raise ValueError(
                 "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
                 "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
-                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; give clip_by_global_norm "
-                "to the training step, which applies it once over all gradients."
+                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; give "
+                "clip_by_global_norm to the training step, which applies it once over all gradients."
             )

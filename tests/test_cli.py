@@ -107,10 +107,14 @@ def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsy
 
 
 def test_unknown_names_are_refused_with_the_choices(capsys):
-    with pytest.raises(SystemExit):
-        run("compare", "--samplers", "psychic")
-    printed = capsys.readouterr()
-    assert "log_uniform" in printed.out + printed.err
+    assert "'log_uniform'" in fails(capsys, "compare", "--samplers", "psychic")
+    assert "Unrecognized options: --stepz, 3" in fails(capsys, "compare", "--stepz", 3)
+    assert "compare, train, evaluate" in fails(capsys)
+    assert "'abc'" in fails(capsys, "train", "--steps", "abc")
+    with pytest.raises(SystemExit) as exit_:
+        run("--help")
+    assert exit_.value.code == 0
+    assert "compare" in capsys.readouterr().out
 
 
 def test_names_on_the_command_line_are_those_of_the_catalog():

@@ -1,7 +1,7 @@
 """Items made ready in the background."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ class _End:
     """What stands behind the last item."""
 
 
-def prefetch(iterable: Iterable[T], size: int = 2) -> Iterator[T]:
+def prefetch(iterable: Iterable[T], size: int = 2) -> Generator[T, None, None]:
     """Takes items from ``iterable`` in a thread, up to ``size`` ahead of who uses them.
 
     An error in the thread is raised here, in its place among the items. Closing this iterator, also by dropping it,
@@ -37,7 +37,7 @@ def prefetch(iterable: Iterable[T], size: int = 2) -> Iterator[T]:
     return _prefetch(iter(iterable), size)
 
 
-def _prefetch(iterator: Iterator[T], size: int) -> Iterator[T]:
+def _prefetch(iterator: Iterator[T], size: int) -> Generator[T, None, None]:
     # One worker, so that the items stay in order.
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
 

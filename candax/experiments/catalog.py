@@ -9,11 +9,17 @@ from candax.base import Loss, Sampler
 SamplerName = Literal["uniform", "log_uniform", "unigram", "top_k"]
 LossName = Literal["sampled_softmax", "css", "subset_softmax"]
 
+
+def _smoothed_unigram(num_sampled: int) -> Sampler:
+    # Without smoothing, classes that only the test set has would never be pushed down, and come out on top there.
+    return samplers.unigram(num_sampled, smoothing=1.0)
+
+
 # Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
     "log_uniform": samplers.log_uniform,
-    "unigram": samplers.unigram,
+    "unigram": _smoothed_unigram,
     "top_k": samplers.top_k,
 }
 LOSSES: dict[LossName, Loss] = {

@@ -22,6 +22,7 @@ from rich.table import Table
 from candax import data, training
 from candax.experiments import setup
 from candax.experiments.catalog import LossName, SamplerName
+from candax.experiments.pictures import save_picture
 from candax.training.metrics_log import write_atomically
 
 # Where precision is measured, as shares of the steps: early on more often, as that is where methods differ.
@@ -173,34 +174,23 @@ def _table(name: str, rows: list[Row]) -> Table:
 
 def draw(runs: list[Run], title: str, path: Path) -> None:
     """Precision against time and against steps, side by side."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     samplers = list(dict.fromkeys(run.sampler for run in runs[1:]))
     losses = list(dict.fromkeys(run.loss for run in runs[1:]))
-    colors = plt.get_cmap("tab10")
     styles = ("-", "--", ":", "-.")
-    figure, axes = plt.subplots(1, 2, figsize=(13, 5), sharey=True)
-    for run in runs:
-        is_full = run is runs[0]
-        look = {"color": "black", "linewidth": 2.5} if is_full else {
-            "color": colors(samplers.index(run.sampler)),
-            "linestyle": styles[losses.index(run.loss) % len(styles)],
-        }
-        steps, seconds, precision = zip(*run.curve, strict=True)
-        label = "full softmax" if is_full else f"{run.sampler}, {run.loss}"
-        axes[0].plot(seconds, precision, label=label, **look)
-        axes[1].plot(steps, precision, **look)
-    axes[0].set(xlabel="training time in seconds (log scale)", ylabel="precision at 1 on test data", xscale="log")
-    axes[1].set(xlabel="steps")
-    for axis in axes:
-        axis.grid(alpha=0.3)
-    figure.suptitle(title)
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small")
-    figure.set_layout_engine("constrained")
-    temporary = path.with_name(f".{path.name}")
-    figure.savefig(temporary, dpi=120, format="png")
-    temporary.replace(path)
-    plt.close(figure)
+    with save_picture(path, columns=2, size=(13, 5.5), share_y=True) as axes:
+        for run in runs:
+            look: dict[str, Any] = {"color": "black", "linewidth": 2.5}
+            label = "full softmax"
+            if run is not runs[0]:
+                look = {
+                    "color": f"C{samplers.index(run.sampler)}",
+                    "linestyle": styles[losses.index(run.loss) % len(styles)],
+                }
+                label = f"{run.sampler}, {run.loss}"
+            steps, seconds, precision = zip(*run.curve, strict=True)
+            axes[0].plot(seconds, precision, label=label, **look)
+            axes[1].plot(steps, precision, **look)
+        axes[0].set(xlabel="training time in seconds (log scale)", ylabel="precision at 1 on test data", xscale="log")
+        axes[1].set(xlabel="steps")
+        axes[0].figure.suptitle(title)
+        axes[0].figure.legend(loc="outside lower center", ncols=4, fontsize="small")

@@ -101,7 +101,7 @@ def sampler_and_loss(settings: Settings, sampler: SamplerName, loss: LossName) -
 
 def faster_full_softmax(settings: Settings, dataset: data.Dataset, batches: data.Batches) -> Callable[..., Any]:
     """The full softmax in the form that takes less time here: at once if that fits into memory, or in class blocks."""
-    forms = {
+    forms: dict[str, Callable[..., Any]] = {
         "blocks": functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE),
         "plain": losses.full_softmax,
     }

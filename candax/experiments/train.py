@@ -43,11 +43,7 @@ _NO_PART_OF_IDENTITY = ("out", "checkpoint_every", "keep", "epochs", "steps")
 
 
 def _identity(settings: Train) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in dataclasses.asdict(settings).items()
-        if name not in _NO_PART_OF_IDENTITY
-    }
+    return {name: value for name, value in dataclasses.asdict(settings).items() if name not in _NO_PART_OF_IDENTITY}
 
 
 def _program(settings: Train, dataset: data.Dataset, batches: data.Batches) -> training.Program:

@@ -4,11 +4,15 @@ True and sampled logits are reduced separately and the two numbers added: concat
 size [B] into all-to-all exchanges when the samples are sharded over devices.
 """
 
+from typing import Literal, TypeAlias, get_args
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import SampledLogits
+
+Reduction: TypeAlias = Literal["sum", "mean"]
 
 
 def minus_log_expected_count(
@@ -35,10 +39,33 @@ def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> F
     return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1)
 
 
+def reduce_over_samples(
+    values: Float[Array, "B S"], keep: Bool[Array, "B S"], reduction: Reduction
+) -> Float[Array, "B"]:
+    """Sum or mean over the samples that are kept, 0 where there are none.
+
+    The values of the others must be finite, and so must their gradients: a NaN comes back out of the gradient of a
+    function that had seen it, however its value is masked.
+    """
+    total = jnp.sum(jnp.where(keep, values, 0.0), axis=1)
+    return total if reduction == "sum" else total / jnp.maximum(jnp.sum(keep, axis=1), 1)
+
+
+def zero_without_labels(values: Float[Array, "B"], true_mask: Bool[Array, "B T"]) -> Float[Array, "B"]:
+    """An example without labels costs nothing and has no gradient."""
+    return jnp.where(jnp.any(true_mask, axis=1), values, 0.0)
+
+
+def check_choice(name: str, value: str, choices: object) -> None:
+    """Raises ValueError unless ``value`` is one of a ``Literal``'s choices."""
+    if value not in get_args(choices):
+        raise ValueError(f"expected {name} to be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
+
+
 def log_sum_exp(
     true: Float[Array, "B T"], true_mask: Bool[Array, "B T"], sampled: Float[Array, "B S"], keep: Bool[Array, "B S"]
 ) -> Float[Array, "B"]:
-    """log of the sum of exp over the unmasked true and sampled logits; 0 for an example that has neither.
+    """The log of the sum of exp over the unmasked true and sampled logits; 0 for an example that has neither.
 
     Masked entries may hold anything, NaN included: neither value nor gradient sees them.
     """

@@ -5,54 +5,116 @@ the log of their expected count, and agree in this: with every class as a candid
 full softmax loss.
 """
 
+from typing import Literal, TypeAlias
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import SampledLogits
-from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
+from candax.losses.common import (
+    check_choice,
+    log_sum_exp,
+    mean_over_labels,
+    minus_log_expected_count,
+    without_hits,
+    zero_without_labels,
+)
+
+Complement: TypeAlias = Literal["drop", "redraw"]
 
 
 def _nll(
     true: Float[Array, "B T"], true_mask: Bool[Array, "B T"], sampled: Float[Array, "B S"], keep: Bool[Array, "B S"]
 ) -> Float[Array, "B"]:
     nll = log_sum_exp(true, true_mask, sampled, keep) - mean_over_labels(true, true_mask)
-    return jnp.where(jnp.any(true_mask, axis=1), nll, 0.0)
+    return zero_without_labels(nll, true_mask)
 
 
-def css(logits: SampledLogits) -> Float[Array, "B"]:
+def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int | None = None) -> Float[Array, "B"]:
     r"""Complementary sum sampling: the true classes exactly, the others by importance or inclusion weights.
 
-    ``log(sum_y exp(o_y) + sum_s exp(o_s - log_expected_count_s)) - mean_y o_y``, hits removed. The sum estimates the
-    softmax normaliser without bias (its log, and so the loss, only asymptotically). Every class's gradient weight is in
-    [-1, 1], and the weights sum to 0. With an importance sampler this is CSS-IS with draws from all classes of which
-    hits are dropped; with a Bernoulli sampler, CSS-Bernoulli. Classes that are summed explicitly are candidates with
-    log expected count 0.
+    ``log(sum_y exp(o_y) + sum_s w_s exp(o_s)) - mean_y o_y``, where s runs over samples that are no hits. Every class's
+    gradient weight is in [-1, 1], and the weights sum to 0. The sum over s estimates that over all classes that are
+    not true (the complement), in one of two ways:
+
+    * "drop": all samples that are no hits, ``w_s = exp(-log_expected_count_s)``. Unbiased for the complement, with
+      any sampler: with an importance sampler this is CSS-IS (w = 1 / (S q(d))), with a Bernoulli sampler CSS-Bernoulli
+      (w = 1 / b(d)). Classes that are summed explicitly are candidates with log expected count 0.
+    * "redraw": for each example the first ``num_kept`` samples that are no hits, the same as drawing from
+      ``q(d) / (1 - q(Y))`` over the complement: ``w_s = (1 - q(Y)) / (K q(d))``, where K is how many were kept and q(Y)
+      the probability of all true classes of the example. **Only for samplers with replacement**
+      (``sampler.facts.with_replacement``): q is ``exp(log_expected_count)`` divided by the number of unmasked slots.
+      Given that K > 0, unbiased for the complement, also where fewer than ``num_kept`` samples are no hits; with
+      K = 0, of probability ``q(Y) ** slots``, the sum over the complement counts as 0.
+
+    The loss itself, a log of an unbiased sum, is only asymptotically unbiased.
 
     Args:
         logits: see ``SampledLogits``.
+        complement: "drop" or "redraw".
+        num_kept: for "redraw", how many samples to keep for each example, at most the number of slots: with S + S'
+            slots and ``num_kept=S`` the S' are spare. None keeps all that are no hits.
 
     Returns:
         Nats an example, float32 [B]; 0 for examples without labels.
 
+    Raises:
+        ValueError: if ``complement`` is neither, or ``num_kept`` is given with "drop", below 1 or above the number of
+            slots.
+
     Example:
         >>> import jax.numpy as jnp, candax as cx
         >>> one, none = jnp.ones((1, 1), bool), jnp.zeros((1, 1), bool)
-        >>> logits = cx.SampledLogits(jnp.zeros((1, 1)), jnp.zeros((1, 1)), one, jnp.zeros((1, 1)),
-        ...                           jnp.log(jnp.full((1, 1), 1 / 99)), one, none, num_classes=100)
-        >>> round(float(jnp.exp(cx.losses.css(logits)[0])))  # 1 + 99: one sample stands for 99 classes
+        >>> logits = cx.SampledLogits(jnp.zeros((1, 1)), jnp.log(jnp.full((1, 1), 1 / 100)), one, jnp.zeros((1, 1)),
+        ...                           jnp.log(jnp.full((1, 1), 1 / 100)), one, none, num_classes=100)
+        >>> round(float(jnp.exp(cx.losses.css(logits)[0])))  # 1 + 100: the weight of a draw from all classes
+        101
+        >>> round(float(jnp.exp(cx.losses.css(logits, complement="redraw")[0])))  # 1 + 99: of one from the others
         100
 
-    Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 18 and 19; where the paper draws until S
-        samples are no hits and weights by 1 - q(y), hits are dropped here. Both are unbiased for the sum.
+    Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 18 and 19; "redraw" is the paper's
+        scheme for shared samples (section 6.2).
     """
+    check_choice("complement", complement, Complement)
+    keep = without_hits(logits)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
-    return _nll(logits.true, logits.true_mask, sampled, without_hits(logits))
+    if complement == "redraw":
+        keep, log_correction = _redraw(logits, keep, keep.shape[1] if num_kept is None else num_kept)
+        sampled += log_correction[:, None]
+    elif num_kept is not None:
+        raise ValueError(f'num_kept={num_kept} belongs to complement="redraw"; "drop" keeps every sample but hits.')
+    return _nll(logits.true, logits.true_mask, sampled, keep)
+
+
+def _redraw(
+    logits: SampledLogits, keep: Bool[Array, "B S"], num_kept: int
+) -> tuple[Bool[Array, "B S"], Float[Array, "B"]]:
+    """The first ``num_kept`` of the samples to keep, and log((1 - q(Y)) drawn / K), what their weights gain."""
+    slots = keep.shape[1]
+    if not min(1, slots) <= num_kept <= slots:
+        raise ValueError(
+            f"expected 1 <= num_kept <= {slots}, the number of sampled slots, got {num_kept}: draw more samples "
+            "(num_kept and some to spare) or keep fewer."
+        )
+    drawn = jnp.sum(logits.sampled_mask, axis=1)
+    if num_kept < slots:
+        keep &= jnp.cumsum(keep, axis=1) <= num_kept
+    kept = jnp.sum(keep, axis=1)
+    true_count = jnp.exp(jnp.where(logits.true_mask, logits.true_log_expected_count, -jnp.inf))
+    outside = drawn - jnp.sum(true_count, axis=1)  # drawn (1 - q(Y)): the expected number of samples that are no hits
+    # Counts that leave nothing outside (rounding, or a sampler that is not one with replacement) must not make a NaN.
+    keep &= (outside > 0)[:, None]
+    ratio = jnp.where((outside > 0) & (kept > 0), outside / jnp.maximum(kept, 1), 1.0)
+    return keep, jax.lax.stop_gradient(jnp.log(ratio))
 
 
 def sampled_softmax(logits: SampledLogits) -> Float[Array, "B"]:
     r"""Sampled softmax: true and sampled logits both lose the log of their expected count; hits removed.
 
-    ``log(sum_y exp(o'_y) + sum_s exp(o'_s)) - mean_y o'_y`` with ``o' = o - log_expected_count``.
+    ``log(sum_y exp(o'_y) + sum_s exp(o'_s)) - mean_y o'_y`` with ``o' = o - log_expected_count``. With the other
+    examples' labels as candidates, and their expected counts, this is the in-batch softmax corrected for popularity
+    (Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations, 2019).
 
     Args:
         logits: see ``SampledLogits``.

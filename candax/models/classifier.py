@@ -23,7 +23,7 @@ class Encoder(Protocol):
         ...
 
     def encode(self, batch: Any, rows: dict[str, Float[Array, "..."]]) -> Float[Array, "B dim"]:
-        """Embeddings from the rows of each lookup, ``rows[name]`` of shape [*ids.shape, dim], zeros where the id is -1."""
+        """Embeddings from the rows of each lookup: ``rows[name]`` is [*ids.shape, dim], zeros where the id is -1."""
         ...
 
 

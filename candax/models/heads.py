@@ -3,13 +3,15 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, SampledLogits, labels_mask
 from candax.models.tables import Constant, Table
 
 # From about this many labels an example on, sorting them and searching is worth it. Measured on a CPU for 256 examples
-# and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and 10.
+# and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and
+# 10.
 _SORT_FROM = 256
 
 
@@ -40,13 +42,14 @@ class Head(nnx.Module):
         use_biases: bool = True,
         counts: Float[Array, "num_classes"] | None = None,
         num_rows: int | None = None,
-        dtype: jnp.dtype = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         num_rows = num_classes if num_rows is None else num_rows
         if num_classes < 1 or dim < 1 or num_rows < num_classes:
             raise ValueError(
-                f"expected num_classes >= 1, dim >= 1 and num_rows >= num_classes, got {num_classes}, {dim}, {num_rows}."
+                "expected num_classes >= 1, dim >= 1 and num_rows >= num_classes, "
+                f"got {num_classes}, {dim} and {num_rows}."
             )
         if counts is not None and counts.shape != (num_classes,):
             raise ValueError(f"expected counts of shape ({num_classes},), one a class, got {counts.shape}.")

@@ -12,18 +12,19 @@ from candax.models.tables import Table
 
 
 class SparseMLP(nnx.Module):
-    """relu(sum_f value_f * bag[f] + bias): a one-hidden-layer perceptron on sparse input.
+    """relu(sum_f value_f / |value| * bag[f] + bias): a one-hidden-layer perceptron on sparse input.
+
+    Inputs are scaled to Euclidean length 1, so that long documents do not drown short ones.
 
     The batch must have ``feature_ids`` int32[B, F] (-1 pads) and ``feature_values`` float32[B, F].
 
     Args:
         num_features: rows of the bag.
         dim: width of the hidden layer, which is the embedding that the head sees.
-        rngs: ``rngs.params`` initialises the bag: normal, so that L2-normalised inputs give embeddings of order 1.
+        rngs: ``rngs.params`` initialises the bag: standard normal, so that embeddings start of order 1.
 
     Example:
-        >>> import numpy as np
-from flax import nnx
+        >>> from flax import nnx
         >>> import candax as cx
         >>> cx.models.SparseMLP(500, 16, rngs=nnx.Rngs(0)).bag.shape
         (500, 16)
@@ -41,5 +42,7 @@ from flax import nnx
 
     def encode(self, batch: Any, rows: dict[str, Float[Array, "B F dim"]]) -> Float[Array, "B dim"]:
         """Embeddings from the gathered rows of the bag."""
-        bag = jnp.einsum("bf,bfd->bd", batch.feature_values, rows["bag"])
-        return jax.nn.relu(bag + self.bias[...])
+        values = jnp.asarray(batch.feature_values)
+        length = jnp.sqrt(jnp.sum(values * values, axis=1, keepdims=True))
+        values = values / jnp.where(length > 0, length, 1)
+        return jax.nn.relu(jnp.einsum("bf,bfd->bd", values, rows["bag"]) + self.bias[...])

@@ -1,7 +1,22 @@
 """Samplers: what proposes candidate sets. Each factory returns a ``candax.base.Sampler``."""
 
+from candax.samplers.bernoulli import bernoulli
+from candax.samplers.combinators import every, mixture, with_tail
+from candax.samplers.in_batch import in_batch
+from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
 from candax.samplers.static import uniform, unigram
 from candax.samplers.top_k import top_k
 
-__all__ = ["log_uniform", "top_k", "uniform", "unigram"]
+__all__ = [
+    "bernoulli",
+    "every",
+    "in_batch",
+    "learned_unigram",
+    "log_uniform",
+    "mixture",
+    "top_k",
+    "uniform",
+    "unigram",
+    "with_tail",
+]

@@ -45,7 +45,7 @@ class _Seen(NamedTuple):
     key: KeyArray
     ids: Int[Array, "S1"]  # distinct so far, in order of arrival
     times: Float[Array, "S1"]
-    count: Int[Array, ""]
+    kept: Int[Array, ""]  # how many of them are real
     now: Float[Array, ""]
 
 
@@ -62,7 +62,7 @@ def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array,
         ids = jnp.concatenate([seen.ids, draw(key_draw, (block,))])
         times = jnp.concatenate([seen.times, arrivals])
         # Unused slots of the first part would count as a class of their own: give them no rank.
-        real = jnp.arange(size + block) >= jnp.where(jnp.arange(size + block) < size, size - seen.count, 0)
+        real = jnp.arange(size + block) >= jnp.where(jnp.arange(size + block) < size, size - seen.kept, 0)
         by_id, position = jax.lax.sort((jnp.where(real, ids, -1), jnp.arange(size + block)), num_keys=1, is_stable=True)
         first = jnp.concatenate([jnp.array([True]), by_id[1:] != by_id[:-1]]) & (by_id >= 0)
         first = jnp.zeros(size + block, bool).at[position].set(first, unique_indices=True)
@@ -80,7 +80,7 @@ def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array,
 
     empty = _Seen(key, jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.int32(0), jnp.float32(0))
     # One block always runs: in a step that is compiled once, the common case pays no loop.
-    seen = jax.lax.while_loop(lambda seen: seen.count < size, more, more(empty))
+    seen = jax.lax.while_loop(lambda seen: seen.kept < size, more, more(empty))
     return Distinct(seen.ids[:num_sampled], jnp.ones(num_sampled, bool), seen.times[num_sampled])
 
 

@@ -65,7 +65,8 @@ def log_uniform(
         >>> state = sampler.init(jax.random.key(0), classes)
         >>> query = cx.Query(jnp.zeros((1, 4)), jnp.array([[1]]), classes)
         >>> candidates = sampler.sample(state, jax.random.key(1), query)
-        >>> [round(float(x), 3) for x in jnp.exp(sampler.log_expected_count(state, candidates, jnp.arange(3)[None], query))[0]]
+        >>> counts = sampler.log_expected_count(state, candidates, jnp.arange(3)[None], query)
+        >>> [round(float(x), 3) for x in jnp.exp(counts)[0]]
         [0.208, 0.5, 0.292]
 
     Source: the distribution of TensorFlow's log_uniform_candidate_sampler.
@@ -79,7 +80,8 @@ def log_uniform(
         if not ids_ranked:
             counts = check_counts(classes.counts, "log_uniform (with ids_ranked=False)")
             ids = jnp.arange(counts.shape[0], dtype=jnp.int32)
-            id_of_rank = jnp.argsort(jnp.where(ids < classes.num_valid, -counts, jnp.inf), stable=True).astype(jnp.int32)
+            falling = jnp.where(ids < classes.num_valid, -counts, jnp.inf)
+            id_of_rank = jnp.argsort(falling, stable=True).astype(jnp.int32)
             rank_of_id = jnp.zeros_like(ids).at[id_of_rank].set(ids, unique_indices=True)
         num_valid = classes.num_valid.astype(jnp.int32)
         return LogUniformTable(starts, integer_thresholds(mass), num_valid, id_of_rank, rank_of_id)

@@ -208,10 +208,12 @@ def unigram(
         >>> state = sampler.init(jax.random.key(0), classes)
         >>> query = cx.Query(jnp.zeros((1, 4)), jnp.array([[1]]), classes)
         >>> candidates = sampler.sample(state, jax.random.key(1), query)
-        >>> [round(float(x), 3) for x in jnp.exp(sampler.log_expected_count(state, candidates, jnp.arange(3)[None], query))[0]]
+        >>> counts = sampler.log_expected_count(state, candidates, jnp.arange(3)[None], query)
+        >>> [round(float(x), 3) for x in jnp.exp(counts)[0]]
         [8.0, 1.0, 0.0]
 
-    Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013), sec. 2.2.
+    Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013),
+        section 2.2.
     """
     if not 0 <= power < float("inf"):
         raise ValueError(f"expected a finite power >= 0, got {power!r}.")

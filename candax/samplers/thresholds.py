@@ -7,6 +7,7 @@ probability is a quotient of two integers, and the same integers serve for drawi
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from candax.base import KeyArray
@@ -60,7 +61,7 @@ def draw_bins(thresholds: UInt32[Array, "n"], key: KeyArray, shape: tuple[int, .
 
 
 def log_bin_probability(thresholds: UInt32[Array, "n"], bins: Int[Array, "..."]) -> Float[Array, "..."]:
-    """log of the probability with which ``draw_bins`` returns each bin; -inf for bins without weight."""
+    """The log of the probability with which ``draw_bins`` returns each bin; -inf for bins without weight."""
     below = jnp.where(bins > 0, thresholds[jnp.maximum(bins - 1, 0)], 0)
     units = thresholds[bins] - below
     return jnp.log(units.astype(jnp.float32)) - jnp.log(thresholds[-1].astype(jnp.float32))
@@ -74,8 +75,10 @@ def check_counts(counts: Shaped[Array, "n"] | None, needed_by: str) -> Float[Arr
             "Pass counts=... to the head or to Classes (one number a class), or use a sampler that needs none: uniform."
         )
     if not isinstance(counts, jax.core.Tracer):
-        if not bool(jnp.all(jnp.isfinite(counts) & (counts >= 0))):
+        # NumPy, because inside a jitted function JAX would trace the check of a concrete array too.
+        values = np.asarray(counts)
+        if not np.all(np.isfinite(values) & (values >= 0)):
             raise ValueError(f"{needed_by}: expected finite counts >= 0, got {counts}. Check Classes.counts.")
-        if not bool(jnp.any(counts > 0)):
+        if not np.any(values > 0):
             raise ValueError(f"{needed_by}: all counts are 0, so no class can be drawn. Check Classes.counts.")
     return counts.astype(jnp.float32)

@@ -43,8 +43,8 @@ class Program(NamedTuple):
 
     Attributes:
         init: ``(seed) -> TrainState`` from the model's values at the time of ``build``.
-        step: ``(state, batch) -> (state, loss)``, jitted; the state given is donated and must not be used again. ``loss``
-            is the mean over the batch, a float32 scalar on the device.
+        step: ``(state, batch) -> (state, loss)``, jitted; the state given is donated and must not be used again.
+            ``loss`` is the mean over the batch, a float32 scalar on the device.
         refresh: ``(state) -> state``, jitted and donated: rebuilds the sampler's state from all classes.
         embed: ``(state, batch) -> embeddings``, jitted, for prediction.
         classes: ``(state) -> Classes``: the output layer.
@@ -267,6 +267,7 @@ def build(
         sampler_state = state.sampler
         if sampler is not None:
             ids, _ = table_grads["class_vectors"]
+            assert ids is not None
             sampler_state = sampler.update(sampler_state, key_update, query, ids, new_rows["class_vectors"])
         new_state = TrainState(
             step=state.step + 1,

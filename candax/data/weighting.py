@@ -1,0 +1,52 @@
+"""Weights for counted features."""
+
+import dataclasses
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from candax.data.examples import Dataset, Examples
+
+
+def tf_idf(dataset: Dataset) -> Dataset:
+    r"""Weighs counts by how rare a feature is: (1 + log count) * log(N / N_f), rows scaled to Euclidean length 1.
+
+    N_f is the number of the N training examples that have feature f (at least 1), so a feature of every example gets
+    weight 0. Only training examples count, for the test set too.
+
+    Args:
+        dataset: With feature values >= 1: counts.
+
+    Returns:
+        The same data set with other feature values.
+
+    Raises:
+        ValueError: If a value is below 1.
+
+    Example:
+        >>> counts = csr_array(np.array([[2, 1], [0, 1]], np.float32))
+        >>> examples = Examples(counts, csr_array(np.eye(2, dtype=bool)))
+        >>> tf_idf(Dataset("tiny", examples, examples)).train.features.toarray().tolist()
+        [[1.0, 0.0], [0.0, 0.0]]
+
+    Source: Salton and Buckley, Term-weighting approaches in automatic text retrieval (1988).
+    """
+    counts = dataset.train.features
+    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+    rarity = np.log(len(dataset.train) / np.maximum(frequency, 1)).astype(np.float32)
+
+    def weigh(examples: Examples) -> Examples:
+        features = examples.features
+        if features.nnz and features.data.min() < 1:
+            raise ValueError(
+                f"tf_idf: expected feature values of 1 or more (counts), got {features.data.min()}: they are weighted "
+                "already. Leave the weighting out."
+            )
+        values = (1 + np.log(features.data)) * rarity[features.indices]
+        rows = np.repeat(np.arange(len(examples)), np.diff(features.indptr))
+        length = np.sqrt(np.bincount(rows, values**2, minlength=len(examples)))
+        values /= np.where(length > 0, length, 1)[rows]
+        weighed = csr_array((values.astype(np.float32), features.indices, features.indptr), shape=features.shape)
+        return Examples(weighed, examples.labels)
+
+    return dataclasses.replace(dataset, train=weigh(dataset.train), test=weigh(dataset.test))

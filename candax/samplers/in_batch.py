@@ -1,0 +1,84 @@
+"""In-batch candidates: the labels of the batch serve as each other's candidates."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.samplers.static import check_positive, count_groups
+from candax.samplers.thresholds import check_counts
+
+
+def in_batch(*, num_groups: int | None = 1) -> Sampler:
+    """The labels of the batch as candidates, with expected count n * q(c): the correction for popularity.
+
+    q(c) = counts(c) / sum counts is the frequency of class c, and n is the number of labels in the set. A class that is
+    the label of several examples stands in the set as often (candidates with replacement).
+
+    With one group (G = 1, S = B * T) the set is all labels of the batch; the head marks an example's own ones as hits.
+    What is left after a loss has removed them are the labels of B - 1 examples, so the estimate of the sum over the
+    other classes is too small by a factor of about 1 - 1/B. With G > 1 groups a group gets the labels of all *other*
+    groups (S = (B - B/G) * T), and nothing is left to remove but true coincidences: no such factor.
+
+    The law holds over the batch, where the counts are those of the stream of examples, and where among examples with
+    m labels the labels have frequencies q too, for every m. With one label an example that is always so; with
+    several, it fails as far as the popular classes prefer examples with many (or few) labels. That labels are distinct
+    within an example does no harm. Nothing is random but the batch: the key is not used.
+
+    Args:
+        num_groups: G, groups a batch (1: one shared set of all labels); None: one set an example.
+
+    Returns:
+        A ``Sampler``; its state is 4 bytes a class. Slots without a label, and labels of count 0, are masked.
+
+    Raises:
+        ValueError: if ``num_groups`` is not positive or does not divide the batch; in ``init`` without valid counts.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> classes = cx.Classes(jnp.zeros((4, 2)), None, jnp.array([4.0, 2.0, 1.0, 1.0]), jnp.int32(4))
+        >>> sampler = cx.samplers.in_batch()
+        >>> state = sampler.init(jax.random.key(0), classes)
+        >>> query = cx.Query(jnp.zeros((2, 2)), jnp.array([[1, 3], [0, -1]]), classes)
+        >>> candidates = sampler.sample(state, jax.random.key(1), query)
+        >>> counts = jnp.exp(candidates.log_expected_count)
+        >>> [(int(c), round(float(n), 3)) for c, n in zip(candidates.ids[0], counts[0])][:3]
+        [(1, 0.75), (3, 0.375), (0, 1.5)]
+
+    Source: the log Q correction of Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+        Recommendations (2019), with the frequencies taken from the counts.
+    """
+    check_positive("num_groups", num_groups)
+
+    def init(key: KeyArray, classes: Classes) -> Float[Array, "num_classes"]:
+        del key
+        counts = check_counts(classes.counts, "in_batch")
+        counts = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, counts, 0.0)
+        return jnp.log(counts) - jnp.log(jnp.sum(counts))
+
+    def sample(state: Array, key: KeyArray, query: Query) -> Candidates:
+        del key
+        groups = count_groups(num_groups, query)
+        labels = query.labels.reshape(groups, -1)
+        if groups > 1:
+            others = (jnp.arange(groups)[:, None] + jnp.arange(1, groups)) % groups
+            labels = labels[others].reshape(groups, -1)
+        ids = jnp.maximum(labels, 0)
+        number = jnp.sum(labels >= 0, axis=1)
+        drawn = Candidates(ids, jnp.zeros(ids.shape), labels >= 0, draw=number)
+        counts = log_expected_count(state, drawn, ids, query)
+        mask = (labels >= 0) & (counts > -jnp.inf)
+        return Candidates(jnp.where(mask, ids, 0), jnp.where(mask, counts, 0.0), mask, draw=number)
+
+    def log_expected_count(
+        state: Array, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del query
+        number = jnp.maximum(candidates.draw, 1).astype(jnp.float32)
+        return state[ids] + jnp.log(number)[:, None]
+
+    def refresh(state: State, key: KeyArray, classes: Classes) -> Array:
+        del state
+        return init(key, classes)
+
+    facts = Facts(covers_all=False, draw_independent=True, with_replacement=True, law_over="batch")
+    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
