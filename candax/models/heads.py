@@ -25,7 +25,8 @@ class Head(nnx.Module):
         counts: label frequencies [num_classes], for samplers that follow them.
         num_rows: rows of the table, padded beyond ``num_classes`` (to divide it over devices, say).
         dtype: of vectors and biases; logits are accumulated in float32.
-        rngs: ``rngs.params`` initialises the vectors: normal with variance 1 / dim, so that logits start of order 1.
+        rngs: ``rngs.params`` initialises the vectors: normal with standard deviation 0.1 / sqrt(dim), so that logits
+            start near 0 and rare classes are not led by their initial values.
 
     Example:
         >>> from flax import nnx
@@ -54,7 +55,7 @@ class Head(nnx.Module):
         if counts is not None and counts.shape != (num_classes,):
             raise ValueError(f"expected counts of shape ({num_classes},), one a class, got {counts.shape}.")
         self.num_classes = num_classes
-        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) / jnp.sqrt(dim).astype(dtype)
+        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) * jnp.asarray(0.1 / dim**0.5, dtype)
         self.vectors = Table(vectors)
         self.biases = Table(jnp.zeros(num_rows, dtype)) if use_biases else None
         padding = num_rows - num_classes

@@ -21,7 +21,8 @@ class SparseMLP(nnx.Module):
     Args:
         num_features: rows of the bag.
         dim: width of the hidden layer, which is the embedding that the head sees.
-        rngs: ``rngs.params`` initialises the bag: standard normal, so that embeddings start of order 1.
+        rngs: ``rngs.params`` initialises the bag: normal with standard deviation 0.1. Starting
+            small matters where most classes are rare: what is learned then outweighs what was random.
 
     Example:
         >>> from flax import nnx
@@ -33,7 +34,7 @@ class SparseMLP(nnx.Module):
     def __init__(self, num_features: int, dim: int, *, rngs: nnx.Rngs) -> None:
         if num_features < 1 or dim < 1:
             raise ValueError(f"expected num_features >= 1 and dim >= 1, got {num_features} and {dim}.")
-        self.bag = Table(jax.random.normal(rngs.params(), (num_features, dim)))
+        self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
 
     def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B F"]]:

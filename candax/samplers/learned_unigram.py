@@ -47,9 +47,9 @@ def learned_unigram(
 ) -> Sampler:
     """Classes in proportion to how often they stand in a memory of the labels seen so far, and some uniformly.
 
-    q(c) = share / num_valid + (1 - share) * (slots that hold c) / (slots in use), expected count S q(c). Before the first
-    ``update`` the memory is empty and all draws are uniform. Counts are those of the memory as it is at this step: a
-    memory that is out of date makes worse candidates, never wrong counts.
+    q(c) = share / num_valid + (1 - share) * (slots that hold c) / (slots in use), expected count S q(c). Before the
+    first ``update`` the memory is empty and all draws are uniform. Counts are those of the memory as it is at this
+    step: a memory that is out of date makes worse candidates, never wrong counts.
 
     Each ``update`` offers the batch's labels to the memory one after the other. The t-th label of the stream goes to
     slot t while there is room, then to a random one of min(t, horizon) slots, if the memory has that slot (reservoir

@@ -124,9 +124,9 @@ SAMPLERS: dict[str, SamplerCase] = {
         random=False,
         cost_grows=True,
     ),
-    "bernoulli": SamplerCase(lambda g: samplers.bernoulli(6.0, num_slots=5, num_groups=g), classes_seen),
+    "bernoulli": SamplerCase(lambda g: samplers.bernoulli(10.0, power=0.3, num_slots=8, num_groups=g), classes_seen),
     "bernoulli smoothed": SamplerCase(
-        lambda g: samplers.bernoulli(8.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g)
+        lambda g: samplers.bernoulli(9.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g), slow=True
     ),
     "in_batch": SamplerCase(lambda g: of_equal_counts(samplers.in_batch(num_groups=g)), random=False, num_valid=6),
     "learned_unigram": SamplerCase(
