@@ -9,8 +9,8 @@ Expected root mean square errors of the estimate of p at S = 10, 20, 50:
 
 * standard importance sampling: more than 50 times those of CSS-IS, and different by seed (heavy tails);
 * CSS-IS about .038, .026, .016;
-* CSS-Bernoulli about .078, .052, .033. The paper finds no significant difference between the two. For uniform u there is
-  one, a factor sqrt(E[u^2] / Var u) = 2: the number of included classes varies, and with it the estimate.
+* CSS-Bernoulli about .078, .052, .033. The paper finds no significant difference between the two. For uniform u
+  there is one, a factor sqrt(E[u^2] / Var u) = 2: the number of included classes varies, and with it the estimate.
 
 Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Approximation in Large Scale Classification
 (2017), section 4.1 and figure 1.
