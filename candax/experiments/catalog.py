@@ -6,13 +6,32 @@ from typing import Literal
 from candax import losses, samplers
 from candax.base import Loss, Sampler
 
-SamplerName = Literal["uniform", "log_uniform", "unigram", "top_k"]
-LossName = Literal["sampled_softmax", "css", "subset_softmax"]
+SamplerName = Literal["uniform", "log_uniform", "unigram", "top_k", "bernoulli", "learned_unigram", "in_batch"]
+LossName = Literal[
+    "sampled_softmax",
+    "css",
+    "subset_softmax",
+    "importance_sampling",
+    "nce",
+    "negative_sampling",
+    "blackout",
+    "ranking",
+    "gbce",
+]
 
 
 def _smoothed_unigram(num_sampled: int) -> Sampler:
     # Without smoothing, classes that only the test set has would never be pushed down, and come out on top there.
     return samplers.unigram(num_sampled, smoothing=1.0)
+
+
+def _smoothed_bernoulli(num_sampled: int) -> Sampler:
+    return samplers.bernoulli(float(num_sampled), smoothing=1.0)
+
+
+def _in_batch(num_sampled: int) -> Sampler:
+    del num_sampled  # the batch has the labels that it has
+    return samplers.in_batch()
 
 
 # Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
@@ -21,9 +40,18 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "log_uniform": samplers.log_uniform,
     "unigram": _smoothed_unigram,
     "top_k": samplers.top_k,
+    "bernoulli": _smoothed_bernoulli,
+    "learned_unigram": samplers.learned_unigram,
+    "in_batch": _in_batch,
 }
 LOSSES: dict[LossName, Loss] = {
     "sampled_softmax": losses.sampled_softmax,
     "css": losses.css,
     "subset_softmax": losses.subset_softmax,
+    "importance_sampling": losses.importance_sampling,
+    "nce": losses.nce,
+    "negative_sampling": losses.negative_sampling,
+    "blackout": losses.blackout,
+    "ranking": losses.ranking,
+    "gbce": losses.gbce,
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import optax
 import tyro
 from flax import nnx
@@ -87,7 +86,7 @@ def make_program(
     """A sparse-feature MLP before a head over all classes of the data set, trained with Adam."""
     rngs = nnx.Rngs(settings.seed)
     encoder = models.SparseMLP(dataset.num_features, settings.dim, rngs=rngs)
-    counts = jnp.asarray(dataset.label_counts(dataset.train))
+    counts = dataset.label_counts(dataset.train)
     head = models.Head(dataset.num_classes, settings.dim, counts=counts, rngs=rngs)
     model = models.Classifier(encoder, head)
     return training.build(model, sampler=sampler, loss=loss, optimizer=optax.adam(settings.learning_rate))

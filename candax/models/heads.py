@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -41,7 +42,7 @@ class Head(nnx.Module):
         dim: int,
         *,
         use_biases: bool = True,
-        counts: Float[Array, "num_classes"] | None = None,
+        counts: Float[Array | np.ndarray, "num_classes"] | None = None,
         num_rows: int | None = None,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -105,9 +106,9 @@ def score(
         labels: true classes, -1 pads.
         candidates: one set a group of B / G consecutive examples.
         true_log_expected_count: of the labels; ignored at pads.
-        true_vectors: class vectors of the labels; ignored at pads.
+        true_vectors: class vectors of the labels; at pads any finite numbers, such as the zeros that fillers gather.
         true_biases: and their biases, or None.
-        sampled_vectors: class vectors of the candidates; ignored where masked.
+        sampled_vectors: class vectors of the candidates; where masked any finite numbers.
         sampled_biases: and their biases, or None.
         num_classes: valid classes, over all devices.
 

@@ -197,7 +197,7 @@ def check_shift_does_not_matter(loss: Loss) -> None:
 def check_unbiased_normaliser(loss: Loss, sampler: Sampler, support: np.ndarray, classes: Classes) -> None:
     """E[exp(loss + mean true logit)] is the softmax normaliser over the labels and the support [B, C]."""
     query = make_query(jax.random.key(3), classes)
-    state = sampler.init(jax.random.key(4), classes)
+    fixed = sampler.init(jax.random.key(4), classes)
     biases = classes.biases
     assert biases is not None
     everything = biases + query.embeddings @ classes.vectors.T
@@ -206,7 +206,9 @@ def check_unbiased_normaliser(loss: Loss, sampler: Sampler, support: np.ndarray,
     true_mean = jnp.sum(jnp.where(true_mask, jnp.take_along_axis(everything, labels, 1), 0), 1) / true_mask.sum(1)
 
     def normaliser(key: Array) -> Array:
-        candidates = sampler.sample(state, key, query)
+        key_init, key_sample = jax.random.split(key)
+        state = fixed if sampler.facts.law_over == "draw" else sampler.init(key_init, classes)
+        candidates = sampler.sample(state, key_sample, query)
         groups = candidates.ids.shape[0]
         of_labels = query.labels.reshape(groups, -1)
         counts = sampler.log_expected_count(state, candidates, jnp.maximum(of_labels, 0), query)

@@ -114,7 +114,10 @@ SAMPLERS: dict[str, SamplerCase] = {
     "unigram smoothed": SamplerCase(lambda g: samplers.unigram(6, power=1.0, smoothing=1.0, num_groups=g)),
     "unigram distinct": SamplerCase(lambda g: samplers.unigram(6, num_groups=g, replacement=False), classes_seen),
     "unigram streamed": SamplerCase(
-        lambda g: samplers.unigram(4, power=0.25, num_groups=g, replacement=False), classes_seen, num_valid=45
+        lambda g: samplers.unigram(4, power=0.25, num_groups=g, replacement=False),
+        classes_seen,
+        num_valid=45,
+        slow=True,
     ),
     "top_k": SamplerCase(
         lambda g: samplers.top_k(6, block_size=8),

@@ -126,6 +126,7 @@ def test_one_law_sees_the_wrong_arrival_as_tau(monkeypatch: pytest.MonkeyPatch) 
     one_law_broken(samplers.log_uniform(6, replacement=False))
 
 
+@pytest.mark.slow
 def test_one_law_sees_observed_tries_as_tau() -> None:
     """TensorFlow's count, 1 - (1 - q)^tries, is biased: the number of tries stops on a class that is kept."""
     good = samplers.unigram(6, replacement=False)

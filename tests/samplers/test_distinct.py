@@ -86,6 +86,7 @@ def test_stream_returns_distinct_ids_and_ordered_times(prob: np.ndarray) -> None
         assert np.mean(np.asarray(found.tau) > 60) > 0.5
 
 
+@pytest.mark.slow
 def test_stream_keeps_every_slot_of_an_unfinished_block() -> None:
     """Skewed draws across blocks have the enumerated law as well: nothing found in one block is lost in the next."""
     second = frequency(streamed(SKEWED, 2), 5)

@@ -1,0 +1,22 @@
+"""Figure 1 of Complementary Sum Sampling comes out as its module says."""
+
+import json
+
+import pytest
+
+from candax.experiments.css_figure1 import EXPECTED, SAMPLES, Figure1, figure1
+
+
+def test_errors_are_the_expected_ones(tmp_path):
+    figure1(Figure1(num_problems=600, out=tmp_path))
+    rows = json.loads((tmp_path / "results.json").read_text())
+    error = {(row["method"], row["num_sampled"]): row["root_mean_square_error"] for row in rows}
+    for method, expected in EXPECTED.items():
+        assert [error[method, s] for s in SAMPLES] == pytest.approx(expected, rel=0.2)
+    assert all(error["standard IS", s] > 50 * error["CSS-IS", s] for s in SAMPLES)
+    assert (tmp_path / "figure1.png").stat().st_size > 10_000
+
+
+def test_too_few_problems_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="num-problems of 200 or more"):
+        figure1(Figure1(num_problems=10, out=tmp_path))
