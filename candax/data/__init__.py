@@ -6,6 +6,7 @@ from candax.data.batches import Batch, Batches, batch, evaluation_batches, num_b
 from candax.data.examples import Dataset, Examples
 from candax.data.prefetching import prefetch
 from candax.data.python_stdlib import python_stdlib
+from candax.data.weighting import tf_idf
 from candax.data.xml_repository import xml_repository
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "num_batches",
     "prefetch",
     "python_stdlib",
+    "tf_idf",
     "xml_repository",
 ]
 

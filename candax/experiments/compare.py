@@ -75,7 +75,7 @@ def compare(settings: Compare) -> list[Row]:
         raise ValueError(f"expected --curve-examples of 1 or more, got {settings.curve_examples}.")
     out = setup.writable_folder(settings.out)
     console = Console()
-    dataset = data.load(settings.dataset)
+    dataset = setup.load(settings)
     batches = setup.make_batches(settings, dataset)
     steps = setup.num_steps(settings, batches, default_epochs=3)
     console.print(

@@ -24,6 +24,8 @@ class Settings:
 
     dataset: str = "python-stdlib"
     """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
+    tf_idf: bool = False
+    """Weigh counted features by how rare they are; for data whose feature values are counts."""
     num_sampled: int = 1024
     """Candidates that a batch shares."""
     top_k: int = 64
@@ -65,6 +67,12 @@ def writable_folder(path: Path) -> Path:
     probe.touch()
     probe.unlink()
     return path
+
+
+def load(settings: Settings) -> data.Dataset:
+    """The data set."""
+    dataset = data.load(settings.dataset)
+    return data.tf_idf(dataset) if settings.tf_idf else dataset
 
 
 def make_batches(settings: Settings, dataset: data.Dataset) -> data.Batches:

@@ -56,7 +56,7 @@ def train(settings: Train) -> dict[str, float]:
     """Trains, or goes on with, one run; returns and writes its final measurement."""
     setup.check(settings)
     out = setup.writable_folder(settings.out)
-    dataset = data.load(settings.dataset)
+    dataset = setup.load(settings)
     batches = setup.make_batches(settings, dataset)
     steps = setup.num_steps(settings, batches, default_epochs=3)
     program = _program(settings, dataset, batches)
@@ -82,7 +82,7 @@ def evaluate(settings: Evaluate) -> dict[str, float]:
         raise ValueError(f"expected a folder written by `candax train`, but {settings.run} holds no config.json.")
     values = json.loads(config.read_text(encoding="utf-8"))
     trained = Train(**{**values, "out": settings.run})
-    dataset = data.load(trained.dataset)
+    dataset = setup.load(trained)
     batches = setup.make_batches(trained, dataset)
     program = _program(trained, dataset, batches)
     identity = {**batches.identity, **_identity(trained)}
