@@ -23,7 +23,7 @@ from rich.table import Table
 from candax import data, training
 from candax.experiments import setup
 from candax.experiments.catalog import LossName, SamplerName
-from candax.experiments.pictures import save_picture
+from candax.pictures import save_picture
 from candax.training.metrics_log import write_atomically
 
 # Where precision is measured, as shares of the steps: early on more often, as that is where methods differ.
