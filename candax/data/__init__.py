@@ -1,25 +1,35 @@
-"""Data sets and batches: the Extreme Classification Repository's files and Python's own standard library."""
+"""Data sets, corpora and their batches: files of the user's, and Python's own standard library."""
 
 import os
 
 from candax.data.batches import Batch, Batches, batch, evaluation_batches, num_batches
+from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
 from candax.data.prefetching import prefetch
 from candax.data.python_stdlib import python_stdlib
+from candax.data.text import python_corpus, text_corpus
 from candax.data.weighting import tf_idf
 from candax.data.xml_repository import xml_repository
 
 __all__ = [
     "Batch",
     "Batches",
+    "Corpus",
     "Dataset",
     "Examples",
+    "SentenceBatch",
+    "SentenceBatches",
     "batch",
+    "corpus_of",
     "evaluation_batches",
     "load",
     "num_batches",
     "prefetch",
+    "python_corpus",
     "python_stdlib",
+    "sentence_batch",
+    "sentences_in_order",
+    "text_corpus",
     "tf_idf",
     "xml_repository",
 ]

@@ -96,7 +96,7 @@ class Batches:
         rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
         def at_random(positions: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
-            return _random_bits(self.seed, epoch, (_LABELS, index), len(positions))
+            return random_bits(self.seed, epoch, (_LABELS, index), len(positions))
 
         return _gather(self.examples, rows, self.max_features, self.max_labels, at_random)
 
@@ -104,7 +104,7 @@ class Batches:
         """The order in which an epoch visits the examples; the last one asked for is kept."""
         if self._last_order is None or self._last_order[0] != epoch:
             # Sorting raw bits, because NumPy fixes these for all its versions, but not its permutations.
-            bits = _random_bits(self.seed, epoch, (_ORDER,), len(self.examples))
+            bits = random_bits(self.seed, epoch, (_ORDER,), len(self.examples))
             self._last_order = epoch, np.argsort(bits, kind="stable")
         return self._last_order[1]
 
@@ -303,7 +303,8 @@ def _width(name: str, asked: int | None, matrix: csr_array, most: int) -> int:
     return min(most, max(1, -(-int(enough) // _DEFAULT_STEP)) * _DEFAULT_STEP)
 
 
-def _random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
+def random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
+    """Raw bits of the stream ``branch`` of (seed, epoch), the same on any machine."""
     # The branch is a spawn key, because (seed, epoch) and (seed, epoch, 0) would be one and the same stream.
     sequence = np.random.SeedSequence((seed, epoch), spawn_key=branch)
     return np.random.Philox(sequence).random_raw(size)

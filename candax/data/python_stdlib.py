@@ -77,7 +77,7 @@ def python_stdlib(stdlib: str | os.PathLike[str] | None = None) -> Dataset:
         ('format', 'greeting', 'print')
     """
     root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    files = _files(root)
+    files = library_files(root)
     key = {
         "builder": BUILDER_VERSION,
         "python": f"{sys.implementation.name} {sys.version}",
@@ -225,7 +225,7 @@ def _matrix(rows: list[dict[int, int]], columns: int) -> csr_array:
     return from_counts(data, ids, np.array([len(row) for row in rows], dtype=np.int64), columns)
 
 
-def _files(root: Path) -> list[tuple[str, int]]:
+def library_files(root: Path) -> list[tuple[str, int]]:
     """All Python files of the library with their sizes, in the order of their paths."""
     files = []
     for folder, subfolders, names in os.walk(root):

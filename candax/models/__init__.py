@@ -1,6 +1,7 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
 from candax.models.classifier import Classifier, Encoder, encoder_tables, tables_of
+from candax.models.gru import GRULanguageModel
 from candax.models.heads import Head, find_hits, score
 from candax.models.mlp import SparseMLP
 from candax.models.tables import Constant, Table
@@ -9,6 +10,7 @@ __all__ = [
     "Classifier",
     "Constant",
     "Encoder",
+    "GRULanguageModel",
     "Head",
     "SparseMLP",
     "Table",

@@ -44,7 +44,7 @@ class Program(NamedTuple):
     Attributes:
         init: ``(seed) -> TrainState`` from the model's values at the time of ``build``.
         step: ``(state, batch) -> (state, loss)``, jitted; the state given is donated and must not be used again.
-            ``loss`` is the mean over the batch, a float32 scalar on the device.
+            ``loss`` is the batch's, a float32 scalar on the device: the mean, unless ``build`` got another ``reduce``.
         refresh: ``(state) -> state``, jitted and donated: rebuilds the sampler's state from all classes.
         embed: ``(state, batch) -> embeddings``, jitted, for prediction.
         classes: ``(state) -> Classes``: the output layer.
@@ -92,6 +92,7 @@ def build(
     loss: Callable[..., Float[Array, "B"]],
     optimizer: optax.GradientTransformation,
     clip_norm: float | None = None,
+    reduce: Callable[[Float[Array, "B"]], Float[Array, ""]] = jnp.mean,
 ) -> Program:
     """Compiles a model, a sampler, a loss and an optimizer into a ``Program``.
 
@@ -99,9 +100,11 @@ def build(
         model: see ``candax.models.Classifier``. Its arrays are copied by ``Program.init``.
         sampler: any sampler; None with ``loss=full_softmax`` alone.
         loss: any loss on ``SampledLogits``, or ``candax.losses.full_softmax`` (also as ``functools.partial`` with a
-            ``block_size``). The step minimises its mean over the batch.
+            ``block_size``).
         optimizer: an elementwise optax transformation; on tables it acts by rows (see ``candax.rows.rowwise``).
         clip_norm: largest global norm of all gradients together, encoder's and rows'; None: no clipping.
+        reduce: makes the one number that the step minimises of the batch's losses: their mean, unless examples belong
+            together otherwise (the words of a sentence, say).
 
     Returns:
         A ``Program``.
@@ -188,11 +191,11 @@ def build(
         return _Encoded(embeddings, new_other, unique, vjp)
 
     def all_classes(state: TrainState, embeddings: Array, labels: Array) -> _Objective:
-        def mean_loss(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
-            return jnp.mean(loss(embeddings, Classes(vectors, biases, None, jnp.int32(num_classes)), labels))
+        def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
+            return reduce(loss(embeddings, Classes(vectors, biases, None, jnp.int32(num_classes)), labels))
 
         tables = state.tables
-        value, (to_embeddings, *to_tables) = jax.value_and_grad(mean_loss, argnums=(0, 1, 2))(
+        value, (to_embeddings, *to_tables) = jax.value_and_grad(objective, argnums=(0, 1, 2))(
             embeddings, tables["class_vectors"], tables.get("class_biases")
         )
         return _Objective(value, to_embeddings, None, _named(*to_tables))
@@ -209,7 +212,7 @@ def build(
         true_at = unique.positions[: labels.size].reshape(labels.shape)
         sampled_at = unique.positions[labels.size :].reshape(sampled_ids.shape)
 
-        def mean_loss(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
+        def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
             logits = score(
                 embeddings,
                 labels,
@@ -221,11 +224,11 @@ def build(
                 None if biases is None else biases[sampled_at],
                 num_classes=num_classes,
             )
-            return jnp.mean(loss(logits))
+            return reduce(loss(logits))
 
         vectors = gather_rows(tables["class_vectors"], unique.ids)
         biases = gather_rows(tables["class_biases"], unique.ids) if "class_biases" in tables else None
-        value, (to_embeddings, *to_rows) = jax.value_and_grad(mean_loss, argnums=(0, 1, 2))(embeddings, vectors, biases)
+        value, (to_embeddings, *to_rows) = jax.value_and_grad(objective, argnums=(0, 1, 2))(embeddings, vectors, biases)
         return _Objective(value, to_embeddings, unique.ids, _named(*to_rows))
 
     def gradients(objective: _Objective, encoded: _Encoded) -> tuple[PyTree, dict[str, tuple[Array | None, Array]]]:

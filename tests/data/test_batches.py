@@ -136,7 +136,7 @@ def test_planted_fault_one_label_favoured_is_caught(monkeypatch: pytest.MonkeyPa
         # The first label of an example has a slightly better rank.
         return (np.where(np.arange(size) % num_classes == 0, ranks * 0.9, ranks) * 2**63).astype(np.uint64)
 
-    monkeypatch.setattr("candax.data.batches._random_bits", biased)
+    monkeypatch.setattr("candax.data.batches.random_bits", biased)
     assert not subset_is_uniform(*label_frequencies(batches, epochs, num_classes), points * epochs, kept)
 
 

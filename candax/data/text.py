@@ -1,0 +1,123 @@
+"""Sentences from text files and from the source of Python's standard library."""
+
+import bz2
+import gzip
+import keyword
+import lzma
+import os
+import re
+import sysconfig
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from sklearn.feature_extraction.text import CountVectorizer
+
+from candax.data.corpus import Corpus, corpus_of
+from candax.data.progress import progress_bar
+from candax.data.python_stdlib import library_files
+
+_OPEN: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+# A full stop, question or exclamation mark before white space or the end; wikitext sets it apart by spaces.
+_SENTENCE_END = re.compile(r"[.!?]+(?=[\s\"')]|$)")
+
+
+def text_corpus(
+    paths: Iterable[str | os.PathLike[str]], *, min_count: int = 4, max_length: int = 70, name: str | None = None
+) -> Corpus:
+    r"""Sentences of text files: small letters, no punctuation, no English stop words.
+
+    A sentence ends at a full stop, a question or an exclamation mark, and at the end of a line. Words are runs of two
+    or more letters and digits. What occurs rarely and sentences that are long are left out, see ``corpus_of``.
+
+    Args:
+        paths: files in UTF-8, plain or .gz, .bz2, .xz.
+        min_count: words that occur less often are removed.
+        max_length: words of the longest sentence kept.
+        name: of the corpus; None: that of the first file.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        ValueError: if a file is no text, or nothing is left.
+        OSError: if a file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "cats.txt")
+        ...     _ = path.write_text("The cat sat on the mat. Did the CAT see rats?\nCats!\n")
+        ...     corpus = text_corpus([path], min_count=1)
+        >>> [corpus.words[i] for i in corpus.ids]
+        ['cat', 'sat', 'mat', '</s>', 'did', 'cat', 'rats', '</s>', 'cats', '</s>']
+    """
+    files = [Path(path) for path in paths]
+    if not files:
+        raise ValueError("expected one text file or more, got none.")
+    words_of = CountVectorizer(stop_words="english").build_analyzer()
+    found = (words_of(part) for line in _lines(files) for part in _SENTENCE_END.split(line) if part.strip())
+    return corpus_of(name or files[0].name.split(".")[0], found, min_count=min_count, max_length=max_length)
+
+
+def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 4, max_length: int = 70) -> Corpus:
+    r"""The identifiers of Python's standard library, in their order: a corpus that every machine has.
+
+    A sentence is a paragraph of code: lines without an empty line between them. Keywords, the stop words of code, are
+    left out, and so are comments and strings. Files that are no valid Python are left out.
+
+    Args:
+        stdlib: the library's folder; None: that of the Python in use.
+        min_count: identifiers that occur less often are removed.
+        max_length: identifiers of the longest sentence kept.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        ValueError: if nothing is left.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.py").write_text("import sys\n\nfor part in sys.path:\n    print(part)  # one\n")
+        ...     corpus = python_corpus(folder, min_count=1)
+        >>> [corpus.words[i] for i in corpus.ids]
+        ['sys', '</s>', 'part', 'sys', 'path', 'print', 'part', '</s>']
+    """
+    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
+    sentences: list[list[str]] = []
+    names = [name for name, _ in library_files(root)]
+    with progress_bar("reading the standard library", len(names)) as done:
+        for number, name in enumerate(names):
+            try:
+                sentences.extend(list(_paragraphs(root / name)))
+            except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
+                continue
+            finally:
+                done(number + 1)
+    return corpus_of("python-stdlib", sentences, min_count=min_count, max_length=max_length)
+
+
+def _paragraphs(path: Path) -> Iterator[list[str]]:
+    paragraph: list[str] = []
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
+                paragraph.append(token.string)
+            elif token.type == tokenize.NL and not token.line.strip() and paragraph:
+                yield paragraph
+                paragraph = []
+    if paragraph:
+        yield paragraph
+
+
+def _lines(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        open_file = _OPEN.get(path.suffix, open)
+        try:
+            with open_file(path, "rt", encoding="utf-8") as file:
+                yield from file
+        except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: expected text in UTF-8, plain or .gz, .bz2, .xz; {error}.") from error

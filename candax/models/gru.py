@@ -1,0 +1,97 @@
+"""Encoder for sentences: a gated recurrent unit that predicts each next word, its word vectors shared with the head."""
+
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from candax.models.heads import Head
+from candax.models.tables import Table
+
+Activation: TypeAlias = Literal["tanh", "sigmoid"]
+_ACTIVATIONS = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
+
+
+class GRULanguageModel(nnx.Module):
+    r"""P h_t, where h_t is the state of a gated recurrent unit after t words.
+
+    ``r_t = sigmoid(W_rx x_t + W_rh h_{t-1} + b_r)``, ``u_t = sigmoid(W_ux x_t + W_uh h_{t-1} + b_u)``,
+    ``c_t = tanh(W_cx x_t + r_t * (W_ch h_{t-1}) + b_c)``, ``h_t = (1 - u_t) * c_t + u_t * h_{t-1}`` with ``h_0 = 0``;
+    x_t is the vector of word t. The score of word c to be next is ``w_c . P h_t``: the words' vectors are one table for
+    both uses, trained by rows from both.
+
+    The batch must have ``words`` int32[B, L], the words read so far (-1 pads at the end), and ``labels`` int32[B L, 1],
+    the words that follow each (-1 pads): every place of every sentence is an example of its own.
+
+    Args:
+        head: whose class vectors are the word vectors. Rows from ``head.num_classes`` on (``num_rows``) can be words
+            that are read and never predicted, such as the start of a sentence.
+        hidden_dim: coordinates of h_t.
+        candidate: activation of c_t.
+        init_scale: matrices and biases are drawn uniformly from +-init_scale.
+        rngs: ``rngs.params`` initialises matrices and biases.
+
+    Raises:
+        ValueError: if ``hidden_dim``, ``init_scale`` or ``candidate`` is out of range.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> import candax as cx
+        >>> head = cx.models.Head(1000, 16, num_rows=1001, use_biases=False, rngs=nnx.Rngs(0))
+        >>> model = cx.models.Classifier(cx.models.GRULanguageModel(head, 32, rngs=nnx.Rngs(1)), head)
+        >>> model.embed(SimpleNamespace(words=jnp.array([[1000, 3, 5, -1]]))).shape  # four places
+        (4, 16)
+        >>> list(cx.models.tables_of(model))  # one table for both uses
+        ['class_vectors']
+
+    Source: Cho et al., On the Properties of Neural Machine Translation: Encoder-Decoder Approaches (2014); Botev,
+        Zheng, Barber, Complementary Sum Sampling (2017), section 6.2, where c_t is printed with a sigmoid: that is
+        ``candidate="sigmoid"``; tanh is the standard.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        hidden_dim: int,
+        *,
+        candidate: Activation = "tanh",
+        init_scale: float = 0.05,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if hidden_dim < 1 or not init_scale > 0:
+            raise ValueError(f"expected hidden_dim >= 1 and init_scale > 0, got {hidden_dim} and {init_scale}.")
+        if candidate not in _ACTIVATIONS:
+            raise ValueError(f"expected candidate to be one of {', '.join(_ACTIVATIONS)}, got {candidate!r}.")
+        word_dim = head.vectors.shape[1]
+
+        def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32, **_: Any) -> Array:
+            return jax.random.uniform(key, shape, dtype, -init_scale, init_scale)
+
+        self.words: Table = head.vectors
+        self.cell = nnx.GRUCell(
+            word_dim,
+            hidden_dim,
+            activation_fn=_ACTIVATIONS[candidate],
+            kernel_init=uniform,
+            recurrent_kernel_init=uniform,
+            bias_init=uniform,
+            rngs=rngs,
+        )
+        self.projection = nnx.Linear(hidden_dim, word_dim, use_bias=False, kernel_init=uniform, rngs=rngs)
+
+    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B L"]]:
+        """The word vectors that the batch reads."""
+        return {"words": batch.words}
+
+    def encode(self, batch: Any, rows: dict[str, Float[Array, "B L word_dim"]]) -> Float[Array, "BL word_dim"]:
+        """Embeddings of all places, sentence by sentence."""
+        del batch
+        by_time = jnp.swapaxes(rows["words"], 0, 1)
+        start = jnp.zeros((by_time.shape[1], self.cell.hidden_features), by_time.dtype)
+        _, states = jax.lax.scan(self.cell, start, by_time)
+        return self.projection(jnp.swapaxes(states, 0, 1)).reshape(-1, by_time.shape[2])
