@@ -1,6 +1,6 @@
 """candax: train JAX models with huge output layers without computing all classes."""
 
-from candax import data, losses, models, samplers, training
+from candax import data, diagnostics, losses, models, samplers, training
 from candax.base import Candidates, Classes, Facts, Query, SampledLogits, Sampler
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "SampledLogits",
     "Sampler",
     "data",
+    "diagnostics",
     "losses",
     "models",
     "samplers",

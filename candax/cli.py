@@ -1,6 +1,7 @@
-"""The command line: `candax compare`, `candax train`, `candax evaluate`."""
+"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, and `candax experiment` for papers' figures."""
 
 import contextlib
+import dataclasses
 import io
 import sys
 from collections.abc import Callable
@@ -9,20 +10,54 @@ from typing import Annotated, Any, NoReturn
 import tyro
 
 from candax.experiments.compare import Compare, compare
+from candax.experiments.css_figure1 import Figure1, figure1
+from candax.experiments.css_figure2a import Figure2a, figure2a
+from candax.experiments.css_figure2b import Figure2b, figure2b
+from candax.experiments.css_figure3 import Figure3, figure3
+from candax.experiments.diagnose import Diagnose, diagnose
 from candax.experiments.train import Evaluate, Train, evaluate, train
 
-_RUN: dict[type, Callable[[Any], Any]] = {Compare: compare, Train: train, Evaluate: evaluate}
+_RUN: dict[type, Callable[[Any], Any]] = {
+    Compare: compare,
+    Train: train,
+    Evaluate: evaluate,
+    Diagnose: diagnose,
+    Figure1: figure1,
+    Figure2a: figure2a,
+    Figure2b: figure2b,
+    Figure3: figure3,
+}
+
+_PaperFigure = (
+    Annotated[Figure1, tyro.conf.subcommand("css-figure1")]
+    | Annotated[Figure2a, tyro.conf.subcommand("css-figure2a")]
+    | Annotated[Figure2b, tyro.conf.subcommand("css-figure2b")]
+    | Annotated[Figure3, tyro.conf.subcommand("css-figure3")]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Runs one experiment of a paper; each says what it must show in its module's first lines."""
+
+    run: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_PaperFigure]]
+    """Which."""
+
 
 Command = (
     Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Diagnose, tyro.conf.subcommand("diagnose")]
+    | Annotated[Experiment, tyro.conf.subcommand("experiment")]
 )
 
 
 def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
     settings = _parse(args)
+    if isinstance(settings, Experiment):
+        settings = settings.run
     try:
         _RUN[type(settings)](settings)
     except (ValueError, OSError, FloatingPointError) as error:

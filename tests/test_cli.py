@@ -8,7 +8,7 @@ import pytest
 
 from candax import cli
 from candax.experiments import catalog, compare, setup
-from candax.experiments.compare import seconds_to
+from candax.experiments.contest import seconds_to
 
 FIELDS = {
     "sampler",
@@ -120,7 +120,7 @@ def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsy
 def test_unknown_names_are_refused_with_the_choices(capsys):
     assert "'log_uniform'" in fails(capsys, "compare", "--samplers", "psychic")
     assert "Unrecognized options: --stepz, 3" in fails(capsys, "compare", "--stepz", 3)
-    assert "compare, train, evaluate" in fails(capsys)
+    assert "compare, train, evaluate, diagnose, experiment" in fails(capsys)
     assert "'abc'" in fails(capsys, "train", "--steps", "abc")
     with pytest.raises(SystemExit) as exit_:
         run("--help")
@@ -141,3 +141,9 @@ def test_time_to_a_threshold_lies_between_measurements():
     assert seconds_to(curve, 0.1) == pytest.approx(0.5)
     assert seconds_to(curve, 0.3) == pytest.approx(1.5)
     assert seconds_to(curve, 0.5) is None
+
+
+def test_experiments_run_through_the_command_line(tmp_path, capsys):
+    run("experiment", "css-figure1", "--num-problems", 200, "--num-classes", 100, "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "figure1.png").exists()
+    assert "--num-problems of 200" in fails(capsys, "experiment", "css-figure1", "--num-problems", 3)

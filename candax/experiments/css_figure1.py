@@ -32,8 +32,8 @@ from rich.table import Table
 from candax import losses, samplers
 from candax.base import Classes, Loss, Query, SampledLogits, Sampler
 from candax.experiments import setup
-from candax.pictures import save_picture
 from candax.models import find_hits
+from candax.pictures import save_picture
 from candax.training.metrics_log import write_atomically
 
 SAMPLES = (10, 20, 50)

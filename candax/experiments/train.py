@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -75,20 +75,46 @@ def train(settings: Train) -> dict[str, float]:
     return _measure(program, state, dataset, batches, out / "results.json")
 
 
+class Restored(NamedTuple):
+    """A run of `candax train` with the state of its newest checkpoint."""
+
+    settings: Train
+    program: training.Program
+    state: training.TrainState
+    dataset: data.Dataset
+    batches: data.Batches
+
+
+def restore(run: Path) -> Restored:
+    """The program of a run, its data, and the newest checkpoint.
+
+    Args:
+        run: folder of a run of `candax train`.
+
+    Returns:
+        See ``Restored``.
+
+    Raises:
+        ValueError: if the folder holds no run or no checkpoint, or the data are not those it was trained on.
+    """
+    config = run / "config.json"
+    if not config.exists():
+        raise ValueError(f"expected a folder written by `candax train`, but {run} holds no config.json.")
+    values = json.loads(config.read_text(encoding="utf-8"))
+    settings = Train(**{**values, "out": run})
+    dataset = setup.load(settings)
+    batches = setup.make_batches(settings, dataset)
+    program = _program(settings, dataset, batches)
+    identity = {**batches.identity, **_identity(settings)}
+    with training.Checkpoints(run, identity=identity, keep=settings.keep) as checkpoints:
+        state = checkpoints.restore(program.init(settings.seed))
+    return Restored(settings, program, state, dataset, batches)
+
+
 def evaluate(settings: Evaluate) -> dict[str, float]:
     """Measures the newest checkpoint of a run."""
-    config = settings.run / "config.json"
-    if not config.exists():
-        raise ValueError(f"expected a folder written by `candax train`, but {settings.run} holds no config.json.")
-    values = json.loads(config.read_text(encoding="utf-8"))
-    trained = Train(**{**values, "out": settings.run})
-    dataset = setup.load(trained)
-    batches = setup.make_batches(trained, dataset)
-    program = _program(trained, dataset, batches)
-    identity = {**batches.identity, **_identity(trained)}
-    with training.Checkpoints(settings.run, identity=identity, keep=trained.keep) as checkpoints:
-        state = checkpoints.restore(program.init(trained.seed))
-    return _measure(program, state, dataset, batches, settings.run / "evaluation.json")
+    run = restore(settings.run)
+    return _measure(run.program, run.state, run.dataset, run.batches, settings.run / "evaluation.json")
 
 
 def _measure(

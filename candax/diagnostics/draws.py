@@ -1,0 +1,251 @@
+"""What one draw of candidates makes of a batch, beside what all classes say: compiled, many draws a call."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
+from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
+from candax.losses import full_softmax
+from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
+from candax.models import score
+from candax.rows import gather_rows, unique_rows
+
+
+class Gradients(NamedTuple):
+    """Gradients of a mean loss; ``classes`` are those of class vectors and, as a last column, of biases, if any."""
+
+    embeddings: Float[Array, "B dim"]
+    classes: Float[Array, "rows columns"]
+
+
+class Exact(NamedTuple):
+    """What all classes say of a batch.
+
+    Attributes:
+        log_normalizer: log Z.
+        mean_true: mean of the true logits.
+        top_ids: the best classes.
+        top_counts: these of them count: they are classes at all, and no labels of the example.
+        gradients: of the mean full softmax loss.
+    """
+
+    log_normalizer: Float[Array, "B"]
+    mean_true: Float[Array, "B"]
+    top_ids: Int[Array, "B k"]
+    top_counts: Bool[Array, "B k"]
+    gradients: Gradients
+
+
+class Closeness(NamedTuple):
+    """One draw's gradient g beside the exact one: squared norms and inner products (or each row's share of them).
+
+    Attributes:
+        square: |g|^2.
+        with_exact: <g, g_full>.
+        squared_error: |g - g_full|^2.
+        with_earlier: <g - g_full, m - g_full>, where m is the mean gradient of earlier draws.
+    """
+
+    square: Float[Array, "..."]
+    with_exact: Float[Array, "..."]
+    squared_error: Float[Array, "..."]
+    with_earlier: Float[Array, "..."]
+
+
+class Draw(NamedTuple):
+    """One draw: see ``candax.diagnostics.Diagnostics`` for what the names mean."""
+
+    log_z_error: Float[Array, "B"]
+    num_candidates: Float[Array, "B"]
+    effective_sample_size: Float[Array, "B"]
+    top_k_share: Float[Array, "B"]
+    embeddings: Closeness
+    classes: Closeness
+
+
+# (state, keys[n], query, exact, totals, earlier) -> (totals, n draws)
+Draws = Callable[[State, Key[Array, "n"], Query, Exact, Gradients, Gradients], tuple[Gradients, Draw]]
+
+
+@partial(jax.jit, static_argnums=1)
+def exactly(query: Query, top_k: int) -> Exact:
+    """Scores all classes, in blocks; the gradient to the classes is dense."""
+    embeddings, labels, classes = query.embeddings, query.labels, query.classes
+    scores, top_ids, log_normalizer = streaming_evaluate(embeddings, classes, top_k)
+
+    def mean_loss(
+        embeddings: Array, vectors: Array, biases: Array | None
+    ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
+        losses = full_softmax(
+            embeddings, Classes(vectors, biases, None, classes.num_valid), labels, block_size=DEFAULT_BLOCK_SIZE
+        )
+        return jnp.mean(losses), losses
+
+    (to_embeddings, to_vectors, to_biases), losses = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
+        embeddings, classes.vectors, classes.biases
+    )
+    is_label = jnp.any(top_ids[:, :, None] == labels[:, None, :], axis=2)
+    return Exact(
+        log_normalizer=log_normalizer,
+        mean_true=log_normalizer - losses,
+        top_ids=top_ids,
+        top_counts=(scores > -jnp.inf) & ~is_label,
+        gradients=Gradients(to_embeddings, _columns(to_vectors, to_biases)),
+    )
+
+
+def _columns(vectors: Float[Array, "n dim"], biases: Float[Array, "n"] | None) -> Float[Array, "n columns"]:
+    return vectors if biases is None else jnp.concatenate([vectors, biases[:, None].astype(vectors.dtype)], axis=1)
+
+
+def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: bool) -> Draws:
+    """Compiles a sampler and a loss into a function of keys that makes one draw for each, one after the other.
+
+    Beside the draws, the function adds their gradients up: ``totals`` in and out. It holds gradients of one draw as
+    rows, so that its cost and memory, those of the totals aside, are about those of a training step.
+
+    Args:
+        sampler: any.
+        loss: any on ``SampledLogits``.
+        num_classes: valid classes.
+        new_index: whether every draw builds a state of its own from all classes.
+
+    Returns:
+        A function of the sampler's state, keys, the batch with its output layer, ``exactly`` of it, the totals so far
+        (donated), and the mean gradients of earlier draws.
+    """
+
+    def one(
+        state: State,
+        key: KeyArray,
+        query: Query,
+        exact: Exact,
+        totals: Gradients,
+        earlier: Gradients,
+        if_untouched: Closeness,
+    ) -> tuple[Gradients, Draw]:
+        key_index, key = jax.random.split(key)
+        classes = query.classes
+        if new_index:
+            state = sampler.init(key_index, classes)
+        candidates = sampler.sample(state, key, query)
+        groups = candidates.ids.shape[0]
+        true_ids = jnp.maximum(query.labels, 0).reshape(groups, -1)
+        true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(query.labels.shape)
+        sampled_ids = jnp.where(candidates.mask, candidates.ids, -1)
+        unique = unique_rows(jnp.concatenate([query.labels.reshape(-1), sampled_ids.reshape(-1)]), classes.num_classes)
+        true_at = unique.positions[: query.labels.size].reshape(query.labels.shape)
+        sampled_at = unique.positions[query.labels.size :].reshape(sampled_ids.shape)
+
+        def mean_loss(
+            embeddings: Array, vectors: Array, biases: Array | None
+        ) -> tuple[Float[Array, ""], tuple[Float[Array, "B"], SampledLogits]]:
+            logits = score(
+                embeddings,
+                query.labels,
+                candidates,
+                true_count,
+                vectors[true_at],
+                None if biases is None else biases[true_at],
+                vectors[sampled_at],
+                None if biases is None else biases[sampled_at],
+                num_classes=num_classes,
+            )
+            losses = loss(logits)
+            return jnp.mean(losses), (losses, logits)
+
+        vectors = gather_rows(classes.vectors, unique.ids)
+        biases = None if classes.biases is None else gather_rows(classes.biases, unique.ids)
+        (to_embeddings, to_vectors, to_biases), (losses, logits) = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
+            query.embeddings, vectors, biases
+        )
+        rows = _columns(to_vectors, to_biases)
+        draw = Draw(
+            log_z_error=losses + mean_over_labels(logits.true, logits.true_mask) - exact.log_normalizer,
+            num_candidates=jnp.sum(logits.sampled_mask, axis=1).astype(jnp.float32),
+            effective_sample_size=_effective_sample_size(logits),
+            top_k_share=_top_k_share(candidates, exact),
+            embeddings=_closeness(to_embeddings, exact.gradients.embeddings, earlier.embeddings),
+            classes=_closeness_of_rows(rows, unique.ids, exact.gradients.classes, earlier.classes, if_untouched),
+        )
+        totals = Gradients(
+            totals.embeddings + to_embeddings,
+            totals.classes.at[unique.ids].add(rows, mode="drop", unique_indices=True, indices_are_sorted=True),
+        )
+        return totals, draw
+
+    @partial(jax.jit, donate_argnums=4)
+    def many(
+        state: State, keys: Key[Array, "n"], query: Query, exact: Exact, totals: Gradients, earlier: Gradients
+    ) -> tuple[Gradients, Draw]:
+        if_untouched = _closeness_by_row(exact.gradients.classes, earlier.classes)
+
+        def step(totals: Gradients, key: KeyArray) -> tuple[Gradients, Draw]:
+            return one(state, key, query, exact, totals, earlier, if_untouched)
+
+        return jax.lax.scan(step, totals, keys)
+
+    return many
+
+
+def _effective_sample_size(logits: SampledLogits) -> Float[Array, "B"]:
+    """(sum w)^2 / sum w^2, in logs, over the samples that are no hits."""
+    keep = without_hits(logits)
+    log_weight = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
+    log_weight = jnp.where(keep, log_weight, 0.0)
+    nobody = jnp.zeros_like(logits.true_mask)
+    log_sum = log_sum_exp(logits.true, nobody, log_weight, keep)
+    log_squares = log_sum_exp(logits.true, nobody, 2 * log_weight, keep)
+    return jnp.where(jnp.any(keep, axis=1), jnp.exp(2 * log_sum - log_squares), 0.0)
+
+
+def _top_k_share(candidates: Candidates, exact: Exact) -> Float[Array, "B"]:
+    """The share of the best classes that are candidates, 0 where none of them counts."""
+    groups, num_sampled = candidates.ids.shape
+    batch_size, top_k = exact.top_ids.shape
+    if not num_sampled:
+        return jnp.zeros(batch_size)
+    nowhere = jnp.iinfo(jnp.int32).max
+    by_id = jnp.sort(jnp.where(candidates.mask, candidates.ids, nowhere), axis=1)
+    wanted = exact.top_ids.reshape(groups, -1)
+    place = jnp.minimum(jax.vmap(jnp.searchsorted)(by_id, wanted), num_sampled - 1)
+    held = (jnp.take_along_axis(by_id, place, axis=1) == wanted).reshape(batch_size, top_k)
+    count = jnp.sum(exact.top_counts, axis=1)
+    return jnp.sum(held & exact.top_counts, axis=1) / jnp.maximum(count, 1)
+
+
+def _closeness(g: Float[Array, "n d"], full: Float[Array, "n d"], earlier: Float[Array, "n d"]) -> Closeness:
+    return Closeness(
+        square=jnp.sum(g**2),
+        with_exact=jnp.sum(g * full),
+        squared_error=jnp.sum((g - full) ** 2),
+        with_earlier=jnp.sum((g - full) * (earlier - full)),
+    )
+
+
+def _closeness_by_row(full: Float[Array, "n d"], earlier: Float[Array, "n d"]) -> Closeness:
+    """What every row adds to the closeness of a gradient that is 0 there."""
+    nothing = jnp.zeros(full.shape[0], full.dtype)
+    return Closeness(nothing, nothing, jnp.sum(full**2, axis=1), -jnp.sum(full * (earlier - full), axis=1))
+
+
+def _closeness_of_rows(
+    g: Float[Array, "U d"],
+    ids: Int[Array, "U"],
+    full: Float[Array, "n d"],
+    earlier: Float[Array, "n d"],
+    if_untouched: Closeness,
+) -> Closeness:
+    """Closeness of a gradient that is 0 but for the rows ``ids``.
+
+    The rest is summed over the other rows instead of subtracted from the sum over all: where g has all of them, only
+    rounding would be left.
+    """
+    touched = jnp.zeros(full.shape[0], bool).at[ids].set(True, mode="drop")
+    drawn = _closeness(g, gather_rows(full, ids), gather_rows(earlier, ids))
+    return jax.tree.map(lambda of_rows, by_row: of_rows + jnp.sum(jnp.where(touched, 0, by_row)), drawn, if_untouched)

@@ -1,0 +1,152 @@
+"""`candax diagnose`: how far sampled losses are from the full softmax on a trained model, against the samples.
+
+    candax diagnose runs/train                     (a run of candax train, its newest checkpoint)
+    candax diagnose model.npz                      (class_vectors, embeddings, labels from anywhere)
+
+What it should show: the error of log Z of `css` falls with the root of the number of samples, for the better the closer
+the sampler is to the model's own distribution; `subset_softmax`, which corrects for nothing, keeps its bias.
+"""
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from rich.console import Console
+
+from candax import data, diagnostics
+from candax.base import Classes
+from candax.data.progress import progress_bar
+from candax.experiments import setup
+from candax.experiments.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.experiments.train import restore
+from candax.training.metrics_log import write_atomically
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnose:
+    """Measures sampler x loss pairs on a model; prints tables, writes results.json and diagnostics.png."""
+
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Folder of a run of `candax train`, measured on test examples, or an .npz file with class_vectors [classes, dim],
+    embeddings [N, dim] and labels [N] or [N, T] (-1 pads), and, if wanted, class_biases and counts (label frequencies)
+    [classes]."""
+    samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram")
+    """Samplers. For top_k the number of samples is k, for in_batch it means nothing: the batch has the labels it has.
+    learned_unigram starts without labels."""
+    losses: tuple[LossName, ...] = ("css", "sampled_softmax", "subset_softmax")
+    """Losses; those without a likelihood get gradients only."""
+    num_sampled: tuple[int, ...] = (16, 64, 256, 1024)
+    """Numbers of samples."""
+    num_draws: int = 64
+    """Draws of candidates for each pair and number of samples; even."""
+    num_examples: int = 256
+    """Examples with labels, chosen at random; they share candidates as a training batch does."""
+    top_k: int = 10
+    """Of how many best classes to report the share that candidates hold."""
+    seed: int = 0
+    """Of the choice of examples and the draws."""
+    out: setup.Out = Path("runs/diagnose")
+    """Folder for results.json and diagnostics.png."""
+
+
+def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
+    """Runs the diagnosis and writes its files."""
+    _check(settings)
+    out = setup.writable_folder(settings.out)
+    console = Console()
+    from_file = settings.source.is_file()
+    classes, embeddings, labels = (_from_file if from_file else _from_run)(settings)
+    methods = diagnostics.pairs(
+        {name: SAMPLERS[name] for name in dict.fromkeys(settings.samplers)},
+        {name: LOSSES[name] for name in dict.fromkeys(settings.losses)},
+    )
+    total = len(methods) * len(settings.num_sampled) * settings.num_draws
+    with progress_bar("diagnosing", total) as done:
+        result = diagnostics.diagnose(
+            classes,
+            embeddings,
+            labels,
+            methods,
+            num_sampled=settings.num_sampled,
+            num_draws=settings.num_draws,
+            key=jax.random.key(settings.seed),
+            top_k=min(settings.top_k, int(classes.num_valid)),
+            progress=lambda draws, _: done(draws),
+        )
+    console.print(diagnostics.table(result))
+    about = {
+        "source": str(settings.source),
+        "seed": settings.seed,
+        **{name: getattr(result, name) for name in ("num_classes", "num_examples", "num_draws", "top_k")},
+        "rows": result.to_rows(),
+    }
+    write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    diagnostics.draw(result, out / "diagnostics.png")
+    console.print(f"wrote {out / 'results.json'} and {out / 'diagnostics.png'}", soft_wrap=True)
+    return result
+
+
+def _check(settings: Diagnose) -> None:
+    for name in ("num_examples", "top_k"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
+    for name in ("samplers", "losses", "num_sampled"):
+        if not getattr(settings, name):
+            raise ValueError(f"expected something after --{name.replace('_', '-')}, got nothing.")
+    if settings.seed < 0:
+        raise ValueError(f"expected --seed of 0 or more, got {settings.seed}.")
+
+
+def _choose(settings: Diagnose, with_labels: np.ndarray) -> np.ndarray:
+    """Rows of some examples that have labels."""
+    if not len(with_labels):
+        raise ValueError(f"expected examples with labels, but {settings.source} has none to measure on.")
+    chosen = np.random.default_rng(settings.seed).permutation(len(with_labels))[: settings.num_examples]
+    return with_labels[np.sort(chosen)]
+
+
+def _from_run(settings: Diagnose) -> tuple[Classes, jax.Array, np.ndarray]:
+    run = restore(settings.source)
+    test = run.dataset.test
+    rows = _choose(settings, np.flatnonzero(np.diff(test.labels.indptr)))
+    examples = data.Examples(test.features[rows], test.labels[rows])
+    ((batch, _),) = data.evaluation_batches(examples, len(rows), run.batches.max_features)
+    return run.program.classes(run.state), run.program.embed(run.state, batch), batch.labels
+
+
+def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
+    path = settings.source
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"expected {path} to be an .npz file of plain arrays (numpy.savez), but: {error}") from error
+    missing = [name for name in ("class_vectors", "embeddings", "labels") if name not in arrays]
+    if missing:
+        raise ValueError(f"expected the array {missing[0]} in {path}, got {', '.join(arrays) or 'none'}.")
+    for name in arrays.keys() & {"class_vectors", "embeddings", "class_biases", "counts"}:
+        if arrays[name].dtype.kind not in "fiu":
+            raise ValueError(f"expected numbers in {name} of {path}, got {arrays[name].dtype}.")
+        arrays[name] = arrays[name].astype(np.float32)
+    vectors, embeddings, labels = arrays["class_vectors"], arrays["embeddings"], arrays["labels"]
+    labels = labels[:, None] if labels.ndim == 1 else labels
+    if vectors.ndim != 2 or embeddings.ndim != 2 or labels.ndim != 2 or len(embeddings) != len(labels):
+        raise ValueError(
+            f"expected class_vectors [classes, dim], embeddings [N, dim] and labels [N] or [N, T] in {path}, got "
+            f"shapes {vectors.shape}, {embeddings.shape} and {arrays['labels'].shape}."
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"expected integer labels in {path}, got {labels.dtype}.")
+    for name in ("class_biases", "counts"):
+        if name in arrays and arrays[name].shape != (len(vectors),):
+            raise ValueError(f"expected {name} of shape ({len(vectors)},), one a class, got {arrays[name].shape}.")
+    biases, counts = (jnp.asarray(arrays[name]) if name in arrays else None for name in ("class_biases", "counts"))
+    classes = Classes(jnp.asarray(vectors), biases, counts, jnp.int32(len(vectors)))
+    rows = _choose(settings, np.flatnonzero((labels >= 0).any(axis=1)))
+    return classes, embeddings[rows], labels[rows]

@@ -1,0 +1,214 @@
+"""Softmax regression on data drawn from the model: what figures 2a and 2b of Complementary Sum Sampling share.
+
+The model is ``p(c | x) ~ exp(w_c . x)``, without biases. Class vectors and inputs of the true model are standard
+normal: the paper names no scale, and with this one about a quarter of C = 1000 classes is never among N = 2000 labels
+and f^0.54 sums to 20, as it says. There are few classes, so gradients of the class vectors are dense and momentum is
+plain (row-sparse momentum is lazy, another algorithm).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from candax import losses
+from candax.base import Classes, KeyArray, Query, Sampler, pytree
+from candax.models import score
+
+MOMENTUM = 0.99
+RECORD_EVERY = 50
+"""Iterations between two evaluations of the exact log-likelihood."""
+FALL = 0.1
+"""Nats by which a curve that converges may fall below its best so far."""
+
+
+@pytree
+class Problem:
+    """Points with one label each, the labels' frequencies, and how well the model that drew them explains them."""
+
+    inputs: Float[Array, "N dim"]
+    labels: Int[Array, "N 1"]
+    counts: Float[Array, "num_classes"]
+    true_log_likelihood: Float[Array, ""]
+
+    def classes(self, vectors: Float[Array, "num_classes dim"]) -> Classes:
+        """An output layer for this problem."""
+        return Classes(vectors, None, self.counts, jnp.int32(self.counts.shape[0]))
+
+    def log_likelihood(self, vectors: Float[Array, "num_classes dim"]) -> Float[Array, ""]:
+        """The exact mean log-likelihood a point, in nats."""
+        return -jnp.mean(losses.full_softmax(self.inputs, self.classes(vectors), self.labels))
+
+
+def draw_problem(key: KeyArray, *, num_classes: int, num_points: int, dim: int) -> Problem:
+    """Draws class vectors and inputs from the standard normal distribution, and labels from the model.
+
+    Args:
+        key: of all three.
+        num_classes: C.
+        num_points: N.
+        dim: D.
+
+    Returns:
+        A ``Problem``.
+
+    Example:
+        >>> problem = draw_problem(jax.random.key(0), num_classes=10, num_points=50, dim=3)
+        >>> float(problem.counts.sum())
+        50.0
+    """
+    key_vectors, key_inputs, key_labels = jax.random.split(key, 3)
+    vectors = jax.random.normal(key_vectors, (num_classes, dim))
+    inputs = jax.random.normal(key_inputs, (num_points, dim))
+    labels = jax.random.categorical(key_labels, inputs @ vectors.T)
+    counts = jnp.bincount(labels, length=num_classes).astype(jnp.float32)
+    problem = Problem(inputs, labels[:, None], counts, jnp.zeros(()))
+    return Problem(inputs, labels[:, None], counts, problem.log_likelihood(vectors))
+
+
+class Method(NamedTuple):
+    """A loss and the sampler of its candidates; without a sampler the loss needs all classes, as ``full_softmax``."""
+
+    sampler: Sampler | None
+    loss: Callable[..., Float[Array, "B"]]
+
+
+EXACT = Method(None, losses.full_softmax)
+
+
+class Curves(NamedTuple):
+    """Exact mean log-likelihood a point at every learning rate, while training, and the class vectors at the end."""
+
+    rates: np.ndarray
+    log_likelihood: np.ndarray
+    vectors: Float[Array, "rates num_classes dim"]
+
+    def fall(self) -> np.ndarray:
+        """For each rate how far its curve ever falls below its best so far, in nats; inf where it is not finite."""
+        best_so_far = np.maximum.accumulate(self.log_likelihood, axis=1)
+        fall = (best_so_far - self.log_likelihood).max(axis=1)
+        return np.where(np.isfinite(self.log_likelihood).all(axis=1), fall, np.inf)
+
+
+def largest_converging(*curves: Curves) -> int:
+    """The index of the largest learning rate, the same for all the curves, at which each of them converges.
+
+    It converges where the exact log-likelihood never falls more than ``FALL`` nats below its best so far. That the
+    end is close to the best would not do: the data are separable, so after any catastrophe, of hundreds of nats,
+    training climbs back towards 0.
+
+    Raises:
+        ValueError: if there is no such rate.
+    """
+    converges = np.all([one.fall() <= FALL for one in curves], axis=0)
+    if not converges.any():
+        raise ValueError(f"expected one of the learning rates {curves[0].rates} to converge: try lower ones.")
+    return int(np.flatnonzero(converges)[-1])
+
+
+def best_at_end(*curves: Curves) -> int:
+    """The index of the learning rate, the same for all the curves, at which the worst of them ends highest."""
+    ends = np.min([one.log_likelihood[:, -1] for one in curves], axis=0)
+    return int(np.argmax(np.where(np.isnan(ends), -np.inf, ends)))
+
+
+def train(
+    problem: Problem,
+    method: Method,
+    rates: tuple[float, ...],
+    *,
+    key: KeyArray,
+    iterations: int,
+    batch_size: int,
+    decay: bool = False,
+) -> Curves:
+    """Stochastic gradient descent from zero class vectors on the mean loss of a batch, at all learning rates at once.
+
+    Batches and samples are the same for all rates, and batches for all methods.
+
+    Args:
+        problem: the data.
+        method: what to minimise.
+        rates: learning rates, R of them.
+        key: of batches and samples.
+        iterations: steps, a multiple of ``RECORD_EVERY``.
+        batch_size: points a step, drawn with replacement.
+        decay: lower the rate linearly to 0 over the second half of the iterations.
+
+    Returns:
+        ``Curves`` with [R, 1 + iterations / RECORD_EVERY] log-likelihoods, the first before training.
+    """
+    shape = problem.counts.shape[0], problem.inputs.shape[1]
+    schedule = optax.linear_schedule(1.0, 0.0, iterations - iterations // 2, iterations // 2)
+
+    def one_rate(rate: Array, problem: Problem, state: Any, key: KeyArray) -> tuple[Array, Array]:
+        optimizer = optax.sgd(lambda step: rate * (schedule(step) if decay else 1.0), momentum=MOMENTUM)
+
+        def step(carry: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], None]:
+            vectors, momentum = carry
+            key_batch, key_draw = jax.random.split(jax.random.fold_in(key, index))
+            points = jax.random.randint(key_batch, (batch_size,), 0, problem.inputs.shape[0])
+            gradient = jax.grad(_mean_loss)(vectors, problem, method, state, points, key_draw)
+            updates, momentum = optimizer.update(gradient, momentum)
+            return (jnp.asarray(optax.apply_updates(vectors, updates)), momentum), None
+
+        def until_record(carry: tuple[Array, Any], first: Array) -> tuple[tuple[Array, Any], Array]:
+            carry, _ = jax.lax.scan(step, carry, first + jnp.arange(RECORD_EVERY))
+            return carry, problem.log_likelihood(carry[0])
+
+        vectors = jnp.zeros(shape)
+        start = problem.log_likelihood(vectors)
+        carry, rest = jax.lax.scan(
+            until_record, (vectors, optimizer.init(vectors)), jnp.arange(0, iterations, RECORD_EVERY)
+        )
+        return jnp.concatenate([start[None], rest]), carry[0]
+
+    @jax.jit
+    def all_rates(problem: Problem, state: Any, rates: Array, key: KeyArray) -> tuple[Array, Array]:
+        return jax.vmap(lambda rate: one_rate(rate, problem, state, key))(rates)
+
+    # Outside the compiled function, where samplers can check the counts.
+    state = None if method.sampler is None else method.sampler.init(key, problem.classes(jnp.zeros(shape)))
+    log_likelihood, vectors = all_rates(problem, state, jnp.asarray(rates, jnp.float32), key)
+    return Curves(np.asarray(rates), np.asarray(log_likelihood, np.float64), vectors)
+
+
+def _mean_loss(
+    vectors: Array, problem: Problem, method: Method, state: Any, points: Array, key: KeyArray
+) -> Float[Array, ""]:
+    inputs, labels, classes = problem.inputs[points], problem.labels[points], problem.classes(vectors)
+    if method.sampler is None:
+        return jnp.mean(method.loss(inputs, classes, labels))
+    query = jax.lax.stop_gradient(Query(inputs, labels, classes))
+    candidates = method.sampler.sample(state, key, query)
+    by_group = labels.reshape(candidates.ids.shape[0], -1)
+    true_log_expected_count = method.sampler.log_expected_count(state, candidates, by_group, query)
+    logits = score(
+        inputs,
+        labels,
+        candidates,
+        true_log_expected_count.reshape(labels.shape),
+        vectors[labels],
+        None,
+        vectors[candidates.ids],
+        None,
+        num_classes=problem.counts.shape[0],
+    )
+    return jnp.mean(method.loss(logits))
+
+
+def check(settings: Any) -> None:
+    """Raises ValueError for settings of figure 2a or 2b that are out of range."""
+    least = {"num_classes": 3, "num_points": 1, "dim": 1, "control_dim": 1, "batch_size": 1, "seed": 0}
+    for name, smallest in least.items():
+        value = getattr(settings, name, smallest)
+        if min(value, default=0) < smallest if isinstance(value, tuple) else value < smallest:
+            raise ValueError(f"expected --{name.replace('_', '-')} of {smallest} or more, got {value}.")
+    if settings.iterations < RECORD_EVERY or settings.iterations % RECORD_EVERY:
+        raise ValueError(
+            f"expected --iterations to be a positive multiple of {RECORD_EVERY}, got {settings.iterations}."
+        )

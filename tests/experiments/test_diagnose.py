@@ -1,0 +1,123 @@
+"""`candax diagnose` on a checkpoint of `candax train` and on arrays in a file."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from candax import cli
+from candax.diagnostics.result import MEASURES
+
+QUICK = ("--num-draws", 4, "--num-examples", 8, "--top-k", 3)
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """64 examples of 30 features and 20 classes, some of the test set without labels."""
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for name in ("train", "test"):
+        lines = ["64 30 20"]
+        for i in range(64):
+            labels = "" if name == "test" and i % 2 else f"{i % 20},{(i * 7 + 1) % 20}"
+            lines.append(f"{labels} {i % 20}:1 {20 + i % 10}:0.5")
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "class_vectors": rng.normal(size=(20, 4)),
+        "embeddings": rng.normal(size=(12, 4)).astype(np.float16),
+        "labels": rng.integers(0, 20, 12),
+    }
+
+
+def run(*args):
+    cli.main([str(arg) for arg in args])
+
+
+def fails(capsys, *args):
+    """Runs a command that must end with one clear line; returns the line."""
+    with pytest.raises(SystemExit) as exit_:
+        run(*args)
+    assert exit_.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def results(out):
+    return json.loads((out / "results.json").read_text())
+
+
+def test_a_run_of_train_is_diagnosed_as_it_was_trained(dataset, tmp_path, capsys):
+    small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--learning-rate", 0.05)
+    common = ("train", "--dataset", dataset, *small, "--out", tmp_path / "run")
+    found = []
+    for steps in (1, 120):
+        run(*common, "--steps", steps)
+        out = tmp_path / f"out{steps}"
+        methods = ("--samplers", "top_k", "--losses", "css", "--num-sampled", 4)
+        run("diagnose", tmp_path / "run", *QUICK, *methods, "--out", out)
+        found.append(results(out))
+    before, after = found
+    assert after["num_classes"] == 20
+    assert after["num_examples"] == 8
+    assert after["top_k"] == 3
+    # Of the trained model the best 4 of 20 classes hold almost all of the probability; of the new one they do not.
+    assert before["rows"][0]["z_bias"] < -0.5
+    assert after["rows"][0]["z_bias"] > -0.3
+    printed = capsys.readouterr().out
+    assert "p(true) and candidates" in printed
+    assert "diagnostics.png" in printed
+
+
+def test_arrays_in_a_file(arrays, tmp_path):
+    np.savez(tmp_path / "model.npz", **arrays, class_biases=np.zeros(20), counts=np.ones(20, np.int64))
+    out = tmp_path / "out"
+    names = ("--samplers", "unigram", "in_batch", "--losses", "css", "nce", "--num-sampled", 5)
+    run("diagnose", tmp_path / "model.npz", *QUICK, *names, "--out", out)
+    rows = results(out)["rows"]
+    assert [(row["sampler"], row["loss"]) for row in rows] == [
+        ("unigram", "css"),
+        ("unigram", "nce"),
+        ("in_batch", "css"),
+        ("in_batch", "nce"),
+    ]
+    assert set(MEASURES) < set(rows[0])
+    assert rows[1]["z_bias"] is None
+    assert rows[0]["num_candidates"] == 5
+    assert rows[2]["num_candidates"] == 8
+    assert matplotlib.image.imread(out / "diagnostics.png").shape[0] > 300
+
+
+def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
+    path = tmp_path / "model.npz"
+
+    def line(*args, **changed):
+        kept = {name: value for name, value in {**arrays, **changed}.items() if value is not None}
+        np.savez(path, **kept)
+        return fails(capsys, "diagnose", path, *args, "--samplers", "uniform", "--out", tmp_path / "out")
+
+    assert "expected the array labels" in line(labels=None)
+    assert "class_biases of shape (20,), one a class, got (3,)" in line(class_biases=np.zeros(3))
+    assert "(20, 4), (12, 4) and (11,)" in line(labels=np.zeros(11, int))
+    assert "labels from 0 to 19" in line(labels=np.full(12, 20))
+    assert "integer labels" in line(labels=np.zeros(12))
+    assert "numbers in embeddings" in line(embeddings=np.full((12, 4), "a"))
+    assert "as class vectors, 4, got 3" in line(embeddings=np.zeros((12, 3)))
+    assert "finite class vectors" in line(class_vectors=np.full((20, 4), np.nan))
+    assert "none to measure on" in line(labels=np.full(12, -1))
+    assert "--num-examples of 1 or more, got 0" in line("--num-examples", 0)
+    assert "--seed of 0 or more" in line("--seed", -1)
+    assert "even num_draws" in line("--num-draws", 3)
+    np.savez(path, **{**arrays, "labels": np.array([None] * 12)})
+    assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
+    path.write_text("no arrays")
+    assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
+    assert "holds no config.json" in fails(capsys, "diagnose", tmp_path / "nowhere", "--out", tmp_path / "out")
+    assert "'log_uniform'" in fails(capsys, "diagnose", path, "--samplers", "psychic")
