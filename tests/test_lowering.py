@@ -18,6 +18,9 @@ STEPS = {
     "log_uniform": (cx.samplers.log_uniform(8, num_groups=None), cx.losses.sampled_softmax),
     "unigram": (cx.samplers.unigram(8), cx.losses.css),
     "unigram, no replacement": (cx.samplers.unigram(4, replacement=False), cx.losses.css),
+    "bernoulli": (cx.samplers.bernoulli(8.0), cx.losses.css),
+    "lsh": (cx.samplers.lsh(num_tables=3, num_hashes=2, budget=8, fill="uniform"), cx.losses.css),
+    "lsh label": (cx.samplers.lsh("label", num_tables=3, num_hashes=2, num_groups=1), cx.losses.subset_softmax),
     "top_k": (cx.samplers.top_k(4, block_size=16), cx.losses.subset_softmax),
 }
 
@@ -31,7 +34,7 @@ def test_the_step_lowers_for_every_platform(name):
     assert exported.platforms == PLATFORMS
 
 
-@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram"])
+@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh"])
 def test_refresh_lowers_for_every_platform(name):
     program = problems.program(*STEPS[name])
     exported = jax.export.export(program.refresh, platforms=PLATFORMS)(program.init(0))

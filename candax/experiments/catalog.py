@@ -1,12 +1,23 @@
 """Samplers and losses by name, for the command line."""
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
 
-SamplerName = Literal["uniform", "log_uniform", "unigram", "top_k", "bernoulli", "learned_unigram", "in_batch"]
+SamplerName = Literal[
+    "uniform",
+    "log_uniform",
+    "unigram",
+    "top_k",
+    "bernoulli",
+    "learned_unigram",
+    "in_batch",
+    "lsh_embedding",
+    "lsh_label",
+]
 LossName = Literal[
     "sampled_softmax",
     "css",
@@ -34,6 +45,23 @@ def _in_batch(num_sampled: int) -> Sampler:
     return samplers.in_batch()
 
 
+def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
+    # Tables follow by rebuilding alone: moving the rows of every step costs more time than it gains precision.
+    return samplers.lsh(
+        query,
+        hash=samplers.simhash(),
+        # An embedding and a class vector are close if their angle is, but the logit is what the loss sees.
+        near="logit" if query == "embedding" else "vector",
+        num_tables=16,
+        num_hashes=8,
+        budget=num_sampled,
+        fill="uniform",
+        num_groups=1,
+        update_every=None,
+        schedule=samplers.exponential_schedule(50),
+    )
+
+
 # Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
@@ -43,6 +71,8 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "bernoulli": _smoothed_bernoulli,
     "learned_unigram": samplers.learned_unigram,
     "in_batch": _in_batch,
+    "lsh_embedding": functools.partial(_lsh, "embedding"),
+    "lsh_label": functools.partial(_lsh, "label"),
 }
 LOSSES: dict[LossName, Loss] = {
     "sampled_softmax": losses.sampled_softmax,

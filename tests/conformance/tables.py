@@ -153,6 +153,33 @@ SAMPLERS: dict[str, SamplerCase] = {
         groups=(None,),
         cost_grows=True,
     ),
+    # Those that return what they find, and so no fixed number of classes, are in tests/samplers/lsh/test_laws.py.
+    "lsh": SamplerCase(
+        lambda g: samplers.lsh(
+            hash=samplers.simhash(),
+            num_tables=12,
+            num_hashes=2,
+            budget=8,
+            capacity=3,
+            fill="uniform",
+            num_fill=4,
+            num_groups=g,
+        )
+    ),
+    "lsh label": SamplerCase(
+        lambda g: samplers.lsh(
+            "label",
+            hash=samplers.dwta(2),
+            num_tables=3,
+            num_hashes=2,
+            budget=8,
+            take="all",
+            fill="uniform",
+            num_fill=4,
+            num_groups=g,
+        ),
+        slow=True,
+    ),
     "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 

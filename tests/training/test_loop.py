@@ -19,6 +19,15 @@ from candax.training.metrics_log import MetricsLog
 from tests.training import problems
 
 SAMPLER = cx.samplers.log_uniform(12, replacement=False)
+HASHED = cx.samplers.lsh(
+    hash=cx.samplers.simhash(),
+    num_tables=3,
+    num_hashes=3,
+    budget=12,
+    fill="uniform",
+    num_groups=1,
+    schedule=cx.samplers.exponential_schedule(6, growth=1.5),
+)
 
 # A run in a process of its own, slow enough to be killed in the middle.
 SCRIPT = """
@@ -31,8 +40,8 @@ fit_here(sys.argv[1], 60, evaluate)
 """
 
 
-def fit_here(folder, num_steps, evaluate=lambda state: {}, **kwargs):
-    program = problems.program(SAMPLER, cx.losses.css)
+def fit_here(folder, num_steps, evaluate=lambda state: {}, sampler=SAMPLER, **kwargs):
+    program = problems.program(sampler, cx.losses.css)
     return cx.training.fit(
         program,
         program.init(0),
@@ -65,6 +74,15 @@ def test_stopping_and_going_on_changes_nothing(tmp_path):
     expected = {r["step"]: r["loss"] for r in without_times(tmp_path / "whole") if "loss" in r}
     assert losses.keys() > expected.keys()  # a stop is a checkpoint, and a checkpoint a record, of its own
     assert losses[20] == pytest.approx(np.mean([expected[20]]), rel=0.5)
+
+
+def test_hash_tables_are_carried_through_checkpoints(tmp_path):
+    whole = fit_here(tmp_path / "whole", 20, sampler=HASHED)
+    start = problems.program(HASHED, cx.losses.css).init(0)
+    assert np.any(whole.state.sampler.tables.codes != start.sampler.tables.codes)  # rows moved, tables were rebuilt
+    fit_here(tmp_path / "parts", 9, sampler=HASHED)
+    parts = fit_here(tmp_path / "parts", 20, sampler=HASHED)
+    chex.assert_trees_all_equal(whole.state, parts.state)
 
 
 def test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends(tmp_path):

@@ -1,0 +1,165 @@
+"""What LSH tables cost: build, query, update and whole training steps, at 10^5, 10^6 and 4 * 10^6 classes in one run.
+
+    python benchmarks/lsh.py                (about 10 minutes on 2 cores; needs 16 GB of memory)
+    python benchmarks/lsh.py --json lsh.json
+
+Dim 128, batch 256, SimHash with 9 functions a table; class vectors are normal, so that buckets fill evenly. The step
+has 4096 shared candidates (one union for the batch, an eighth of it uniform fill), Adam and row-sparse training, and
+starts from the embeddings. Beside it: the same step with 4096 uniform samples, and steps that do not update the tables.
+
+What it should show: a query and a step take at most 1.5 times as long at 4 * 10^6 classes as at 10^5, and the same
+temporary memory; building 50 tables over 10^6 vectors is a matter of seconds.
+"""
+
+import dataclasses
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import tyro
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+from step_cost import DIM, Identity, batches, median_ms
+
+import candax as cx
+
+NUM_HASHES, BUDGET = 9, 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """One line of the table; temporary bytes are those of the compiled call, None where nobody says."""
+
+    what: str
+    num_classes: int
+    num_tables: int
+    milliseconds: float
+    temporary_bytes: int | None
+
+
+def make_sampler(num_tables: int, update_every: int | None = 1) -> cx.Sampler:
+    """The sampler of all measurements."""
+    return cx.samplers.lsh(
+        hash=cx.samplers.simhash(),
+        num_tables=num_tables,
+        num_hashes=NUM_HASHES,
+        budget=BUDGET,
+        fill="uniform",
+        num_groups=1,
+        num_buckets=2**NUM_HASHES,
+        update_every=update_every,
+    )
+
+
+def measure_index(num_classes: int, num_tables: int, repeats: int) -> list[Cost]:
+    """Build, query and update of the tables alone."""
+    sampler = make_sampler(num_tables)
+    classes = cx.Classes(jax.random.normal(jax.random.key(0), (num_classes, DIM)), None, None, jnp.int32(num_classes))
+    state = sampler.init(jax.random.key(1), classes)
+    build = jax.jit(sampler.refresh, donate_argnums=0).lower(state, jax.random.key(1), classes).compile()
+    times = []
+    for seed in range(3):
+        start = time.perf_counter()
+        state = build(state, jax.random.key(seed), classes)
+        jax.block_until_ready(state)
+        times.append(1e3 * (time.perf_counter() - start))
+    costs = [Cost("build", num_classes, num_tables, min(times), build.memory_analysis().temp_size_in_bytes)]
+
+    data = batches(num_classes)
+    # Classes and tables are arguments: as constants of the compiled call they would be copied into it.
+    query = jax.jit(
+        lambda state, key, classes, batch: sampler.sample(
+            state, key, cx.Query(jnp.asarray(batch.embeddings), jnp.asarray(batch.labels), classes)
+        )
+    )
+    compiled = query.lower(state, jax.random.key(0), classes, data[0]).compile()
+    milliseconds = median_ms(lambda batch: compiled(state, jax.random.key(0), classes, batch), data, repeats)
+    costs.append(
+        Cost("query of 256", num_classes, num_tables, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
+    )
+
+    number = 1000
+    ids = jnp.sort(jax.random.choice(jax.random.key(2), num_classes, (number,), replace=False)).astype(jnp.int32)
+    rows = jax.random.normal(jax.random.key(3), (8, number, DIM))
+    nothing = cx.Query(jnp.zeros((1, DIM)), jnp.zeros((1, 1), jnp.int32), classes)
+    update = jax.jit(sampler.update, donate_argnums=0).lower(state, jax.random.key(0), nothing, ids, rows[0]).compile()
+    turn = 0
+
+    def move(batch: Any) -> Any:
+        nonlocal state, turn
+        turn += 1
+        state = update(state, jax.random.key(0), nothing, ids, rows[turn % 8])
+        return state
+
+    milliseconds = median_ms(move, data, repeats)
+    bytes_needed = update.memory_analysis().temp_size_in_bytes
+    costs.append(Cost(f"update of {number} rows, all anew", num_classes, num_tables, milliseconds, bytes_needed))
+    return costs
+
+
+def measure_step(name: str, num_classes: int, num_tables: int, sampler: cx.Sampler, repeats: int) -> Cost:
+    """A training step."""
+    model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
+    program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.adam(1e-3))
+    state = program.init(0)
+    del model
+    data = batches(num_classes)
+    compiled = program.step.lower(state, data[0]).compile()
+
+    def step(batch: Any) -> Any:
+        nonlocal state
+        state, value = compiled(state, batch)
+        return state, value
+
+    milliseconds = median_ms(step, data, repeats)
+    return Cost(name, num_classes, num_tables, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def main(
+    num_classes: tuple[int, ...] = (100_000, 1_000_000, 4_000_000),
+    num_tables: int = 16,
+    repeats: int = 30,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+) -> None:
+    """Measures and prints.
+
+    Args:
+        num_classes: sizes of the output layer.
+        num_tables: L, of queries, updates and steps.
+        repeats: timed calls of each.
+        json_file: where to write the figures; nowhere by default.
+    """
+    costs: list[Cost] = []
+    steps: dict[str, Callable[[], cx.Sampler]] = {
+        "step": lambda: make_sampler(num_tables),
+        "step, tables every 50 steps": lambda: make_sampler(num_tables, 50),
+        "step, tables never": lambda: make_sampler(num_tables, None),
+        "step, 4096 uniform samples": lambda: cx.samplers.uniform(BUDGET),
+    }
+    for size in num_classes:
+        costs += measure_index(size, num_tables, repeats)
+        costs += [measure_step(name, size, num_tables, make(), repeats) for name, make in steps.items()]
+    costs.append(measure_index(1_000_000, 50, 1)[0])
+    table = Table(title=f"{jax.devices()[0].device_kind}, {platform.machine()}, JAX {jax.__version__}")
+    for column in ("what", "classes", "tables", "ms", "temporary bytes"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for cost in sorted(costs, key=lambda cost: cost.what):
+        memory = "-" if cost.temporary_bytes is None else f"{cost.temporary_bytes:,}"
+        table.add_row(cost.what, f"{cost.num_classes:,}", str(cost.num_tables), f"{cost.milliseconds:,.1f}", memory)
+    Console().print(table)
+    for what in ("query of 256", "step"):
+        times = [cost.milliseconds for cost in costs if cost.what == what]
+        print(f"{what}: {times[-1] / times[0]:.2f} times from {num_classes[0]:,} to {num_classes[-1]:,} classes")
+    if json_file is not None:
+        json_file.write_text(json.dumps([dataclasses.asdict(cost) for cost in costs], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,202 @@
+"""The index of an LSH sampler: hash parameters and tables, built from the classes and updated by rows."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from candax.base import Classes, KeyArray, Query, pytree
+from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
+from candax.samplers.lsh.edits import Eviction
+from candax.samplers.lsh.tables import Tables, build, empty_tables, update
+from candax.samplers.static import check_positive, count_groups
+
+QueryVector: TypeAlias = Literal["embedding", "label"]
+Near: TypeAlias = Literal["vector", "logit"]
+
+# Buckets by default: as many as hold this many times all classes.
+_ROOM = 4
+# Without a capacity, no more buckets than this: every one has room for all classes.
+_MOST_UNBOUNDED = 1 << 16
+
+
+@pytree
+class LSHState:
+    """Hash parameters, tables, the number of valid classes, and updates since the tables were built.
+
+    With ``near="logit"`` also the biases at that time, and the largest length of class vectors that they extend.
+    """
+
+    hash: BucketHash
+    tables: Tables
+    num_valid: Int[Array, ""]
+    updates: Int[Array, ""]
+    biases: Float[Array, "num_classes"] | None
+    longest: Float[Array, ""] | None
+
+
+class Queries(NamedTuple):
+    """The vectors that a group looks up; False where one is padding."""
+
+    vectors: Float[Array, "G Q dim"]
+    valid: Bool[Array, "G Q"]
+
+
+class Index(NamedTuple):
+    """The static numbers of an index, and what can be done with its state. See ``lsh`` for the arguments."""
+
+    query: QueryVector
+    family: HashFamily
+    num_hashes: int
+    num_tables: int
+    num_buckets: int | None
+    capacity: int | None
+    eviction: Eviction
+    update_every: int | None
+    near: Near
+
+    def check(self) -> None:
+        """Raises ValueError for numbers out of range."""
+        for name in ("num_hashes", "num_tables", "num_buckets", "capacity", "update_every"):
+            check_positive(name, getattr(self, name))
+        if self.query not in ("embedding", "label"):
+            raise ValueError(f'expected query "embedding" or "label", got {self.query!r}.')
+        if self.near not in ("vector", "logit"):
+            raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
+        if self.eviction not in ("fifo", "reservoir"):
+            raise ValueError(f'expected eviction "fifo" or "reservoir", got {self.eviction!r}.')
+        bits = self.num_hashes * self.family.num_bits
+        if bits > 32:
+            raise ValueError(
+                f"expected the hash values of a table to fit into 32 bits, got num_hashes={self.num_hashes} values of "
+                f"{self.family.num_bits} bits. Use fewer hashes a table or smaller bins."
+            )
+        buckets = self.num_buckets
+        if buckets is not None and (buckets & (buckets - 1) or buckets > 1 << bits):
+            raise ValueError(
+                f"expected num_buckets to be a power of two and at most the number of codes, 2^{bits}, got {buckets}."
+            )
+
+    def sizes(self, num_classes: int) -> tuple[int, int]:
+        """Buckets a table, and places a bucket."""
+        codes = 1 << (self.num_hashes * self.family.num_bits)
+        capacity = num_classes if self.capacity is None else self.capacity
+        if self.num_buckets is not None:
+            return self.num_buckets, capacity
+        if self.capacity is None:
+            return min(codes, _MOST_UNBOUNDED), capacity
+        wanted = -(-_ROOM * num_classes // capacity)
+        return min(codes, 1 << (wanted - 1).bit_length()), capacity
+
+    def hasher(self, num_buckets: int) -> Hasher:
+        """The hash functions, down to the number of a bucket."""
+        return Hasher(self.family, self.num_hashes, self.num_tables, num_buckets)
+
+    def functions(
+        self,
+    ) -> tuple[
+        Callable[[KeyArray, Classes], LSHState],
+        Callable[[LSHState, KeyArray, Query, Array, Array], LSHState],
+        Callable[[LSHState, KeyArray, Classes], LSHState],
+    ]:
+        """The ``init``, ``update`` and ``refresh`` of a sampler."""
+
+        def fill(tables: Tables, key: KeyArray, classes: Classes) -> LSHState:
+            key_hash, key_build = jax.random.split(key)
+            hasher = self.hasher(tables.buckets.shape[1])
+            biases, longest = (None, None) if self.near == "vector" else (_copy(classes.biases), _longest(classes))
+            parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
+
+            def prepare(rows: Array, start: Array) -> Array:
+                some = None if biases is None else jax.lax.dynamic_slice_in_dim(biases, start, rows.shape[0])
+                return rows if longest is None else _extended(rows, some, longest)
+
+            codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
+            built = build(tables, key_build, codes)
+            return LSHState(parameters, built, classes.num_valid.astype(jnp.int32), jnp.int32(0), biases, longest)
+
+        compiled = jax.jit(fill, donate_argnums=0)
+
+        def init(key: KeyArray, classes: Classes) -> LSHState:
+            sizes = self.sizes(classes.num_classes)
+            return compiled(empty_tables(classes.num_classes, self.num_tables, *sizes), key, classes)
+
+        def refresh(state: LSHState, key: KeyArray, classes: Classes) -> LSHState:
+            # New hash functions, written into the memory of the old tables.
+            return fill(state.tables, key, classes)
+
+        return init, self.update, refresh
+
+    def update(self, state: LSHState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> LSHState:
+        """Moves the changed classes to their new buckets."""
+        del query
+        assert self.update_every is not None
+        num_buckets = state.tables.buckets.shape[1]
+        hasher = self.hasher(num_buckets)
+        nowhere = jnp.full((row_ids.shape[0], self.num_tables), num_buckets, jnp.uint32)
+        known = (row_ids < state.num_valid)[:, None]
+        updates = state.updates + 1
+        rows = self.keys(state, row_ids, rows)
+        if self.update_every == 1:
+            codes = jnp.where(known, hasher.buckets(state.hash, rows), nowhere)
+        else:
+            due = updates % self.update_every == 0
+            codes = jax.lax.cond(due, lambda: hasher.buckets(state.hash, rows), lambda: nowhere)
+            codes = jnp.where(known, codes, nowhere)
+            fillers = state.tables.codes.shape[0] + jnp.arange(row_ids.shape[0], dtype=row_ids.dtype)
+            row_ids = jnp.where(due, row_ids, fillers)
+        tables = update(state.tables, key, row_ids, codes, eviction=self.eviction)
+        return LSHState(state.hash, tables, state.num_valid, updates, state.biases, state.longest)
+
+    def keys(self, state: LSHState, ids: Int[Array, "*n"], vectors: Float[Array, "*n dim"]) -> Float[Array, "*n wider"]:
+        """What is hashed of the class vectors of these ids; any finite numbers for ids that are no classes."""
+        if state.longest is None:
+            return vectors
+        biases = None if state.biases is None else state.biases.at[ids].get(mode="fill", fill_value=0.0)
+        return _extended(vectors, biases, state.longest)
+
+    def queries(self, state: LSHState, query: Query, num_groups: int | None) -> Queries:
+        """What is hashed of the embeddings of a group's examples, or of the vectors of all their labels."""
+        groups = count_groups(num_groups, query)
+        if self.query == "embedding":
+            vectors = query.embeddings.reshape(groups, -1, query.embeddings.shape[1])
+            if state.longest is not None:
+                vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)), constant_values=1)
+                vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)))
+            return Queries(vectors, jnp.ones(vectors.shape[:2], bool))
+        labels = query.labels.reshape(groups, -1)
+        ids = jnp.maximum(labels, 0)
+        return Queries(self.keys(state, ids, query.classes.vectors[ids]), labels >= 0)
+
+    def codes(self, state: LSHState, queries: Queries) -> UInt32[Array, "G Q tables"]:
+        """The buckets that the queries look into."""
+        groups, number, dim = queries.vectors.shape
+        flat = queries.vectors.reshape(groups * number, dim)
+        codes = self.hasher(state.tables.buckets.shape[1]).buckets(state.hash, flat)
+        return codes.reshape(groups, number, self.num_tables)
+
+
+def _copy(biases: Float[Array, "num_classes"] | None) -> Float[Array, "num_classes"] | None:
+    # A state of its own: the training step donates the biases and the state, each once.
+    return None if biases is None else jnp.array(biases, jnp.float32, copy=True)
+
+
+def _extended(
+    vectors: Float[Array, "*n dim"], biases: Float[Array, "*n"] | None, longest: Float[Array, ""]
+) -> Float[Array, "*n wider"]:
+    """(w, b, sqrt(longest^2 - |w|^2 - b^2)): all of one length, so that the angle to (e, 1, 0) falls with e . w + b."""
+    vectors = vectors.astype(jnp.float32)
+    biases = jnp.zeros(vectors.shape[:-1]) if biases is None else biases
+    squared = jnp.sum(vectors * vectors, axis=-1) + biases * biases
+    rest = jnp.sqrt(jnp.maximum(longest * longest - squared, 0.0))
+    return jnp.concatenate([vectors, biases[..., None], rest[..., None]], axis=-1)
+
+
+def _longest(classes: Classes) -> Float[Array, ""]:
+    vectors = classes.vectors
+    squared = jnp.einsum("cd,cd->c", vectors, vectors, preferred_element_type=jnp.float32)
+    if classes.biases is not None:
+        squared += classes.biases * classes.biases
+    return jnp.sqrt(jnp.max(jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, squared, 0.0)))

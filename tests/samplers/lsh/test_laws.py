@@ -1,0 +1,127 @@
+"""The laws of samplers for LSH samplers that return what they find, and so a random number of candidates.
+
+Those that fill all their slots are in the table of the conformance suite.
+"""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from candax import samplers
+from candax.samplers.lsh import codes
+from candax.samplers.lsh.dwta import dwta_collision
+from tests.conformance import sampler_laws as laws
+from tests.conformance import statistics
+from tests.conformance.tables import SamplerCase, classes_of
+
+
+def concordant(bin_size):
+    """The classes that winner-take-all can put into the bucket of an example."""
+
+    def support(classes, query, groups):
+        p = np.asarray(dwta_collision(query.embeddings, jnp.nan_to_num(classes.vectors), bin_size))
+        return (p > -np.inf) & (np.arange(classes.num_classes) < int(classes.num_valid))
+
+    return support
+
+
+simhash = functools.partial(samplers.lsh, hash=samplers.simhash(), num_tables=3, num_hashes=2, capacity=None)
+one_group = SamplerCase(lambda g: simhash(num_groups=g), groups=(None,), delta=0.05, random=False)
+
+CASES = {
+    "simhash": one_group,
+    "simhash folded": one_group._replace(factory=lambda g: simhash(num_hashes=6, num_buckets=4, num_groups=g)),
+    "simhash near the logit": one_group._replace(factory=lambda g: simhash(near="logit", num_groups=g)),
+    "simhash, any of those found": one_group._replace(factory=lambda g: simhash(budget=6, take="all", num_groups=g)),
+    "dwta": one_group._replace(
+        factory=lambda g: simhash(hash=samplers.dwta(2), num_tables=5, num_groups=g), support=concordant(2)
+    ),
+}
+
+
+@functools.cache
+def bench_of(name):
+    return laws.Bench(CASES[name], None, classes_of(CASES[name]))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """A draw is a whole index here, and 5 % need few of them."""
+    monkeypatch.setattr(statistics, "CHUNK", 1 << 12)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("small_chunks")
+def test_one_law(name):
+    laws.check_one_law(bench_of(name))
+
+
+def with_faulty_counts(sampler, factor):
+    def sample(*args):
+        found = sampler.sample(*args)
+        return dataclasses.replace(found, log_expected_count=found.log_expected_count + np.log(factor))
+
+    return sampler._replace(sample=sample)
+
+
+def one_law_broken(factory):
+    case = one_group._replace(factory=factory)
+    with pytest.raises(AssertionError, match=r"biased|draws would be needed"):
+        laws.check_one_law(laws.Bench(case, None, classes_of(case)))
+
+
+@pytest.mark.parametrize("factor", [1.1, 1 / 1.1])
+@pytest.mark.usefixtures("small_chunks")
+def test_one_law_sees_counts_off_by_ten_percent(factor):
+    one_law_broken(lambda g: with_faulty_counts(simhash(), factor))
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_one_law_sees_counts_without_the_folding_term(monkeypatch):
+    monkeypatch.setattr(codes, "log_inclusion_of_one_table", lambda log_p, num_hashes, *_: num_hashes * log_p)
+    one_law_broken(CASES["simhash folded"].factory)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        laws.check_ids,
+        laws.check_counts_agree,
+        laws.check_facts,
+        laws.check_state_keeps_structure,
+        laws.check_randomness,
+        laws.check_no_retrace,
+        laws.check_holds_no_arrays,
+    ],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_law(check, name):
+    check(bench_of(name))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ids_and_counts_with_fewer_classes_than_slots(name):
+    bench = laws.small_bench(CASES[name], None)
+    laws.check_ids(bench)
+    laws.check_counts_agree(bench)
+
+
+@pytest.mark.parametrize("query", ["embedding", "label"])
+@pytest.mark.parametrize(("num_groups", "near"), [(1, "vector"), (1, "logit"), (4, "vector"), (None, "vector")])
+def test_cost_does_not_grow_with_num_classes(query, num_groups, near):
+    def factory(num_groups):
+        return samplers.lsh(
+            query,
+            hash=samplers.simhash(),
+            near=near,
+            num_tables=4,
+            num_hashes=8,
+            budget=16,
+            num_buckets=64,
+            num_groups=num_groups,
+        )
+
+    laws.check_cost(laws.Bench(SamplerCase(factory), num_groups, classes_of(SamplerCase(factory))), num_groups)

@@ -1,0 +1,295 @@
+"""LSH samplers as such: what they find, budgets, fill, the unbiased estimator, updates, schedules, training."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import candax as cx
+from candax import losses, samplers
+from candax.samplers.lsh.edits import EMPTY
+from candax.samplers.lsh.retrieve import distinct, distinct_below, is_found, thin, thin_and_fill
+from tests.conformance import statistics
+from tests.conformance.tables import make_classes, make_query
+from tests.training import problems
+
+DIM, NUM_CLASSES = 8, 200
+
+
+def clustered(seed=0):
+    """20 clusters of 10 classes each, class c in cluster c // 10."""
+    rng = np.random.default_rng(seed)
+    centres = np.repeat(rng.normal(size=(NUM_CLASSES // 10, DIM)), 10, axis=0)
+    vectors = jnp.asarray(centres + 0.05 * rng.normal(size=centres.shape), jnp.float32)
+    return cx.Classes(vectors, None, None, jnp.int32(NUM_CLASSES))
+
+
+def query_near(classes, wanted, labels=None):
+    labels = jnp.asarray(wanted if labels is None else labels, jnp.int32).reshape(len(wanted), -1)
+    return cx.Query(classes.vectors[jnp.array(wanted)], labels, classes)
+
+
+def drawn(sampler, query, seed=0):
+    state = sampler.init(jax.random.key(seed), query.classes)
+    candidates = jax.jit(sampler.sample)(state, jax.random.key(seed + 1), query)
+    return candidates, [set(ids[mask].tolist()) for ids, mask in zip(candidates.ids, candidates.mask, strict=True)]
+
+
+HASHES = {"simhash": (samplers.simhash(), 10), "dwta": (samplers.dwta(4), 5)}
+lsh = {
+    name: functools.partial(samplers.lsh, hash=h, num_tables=8, num_hashes=k, num_buckets=1024)
+    for name, (h, k) in HASHES.items()
+}
+
+
+@pytest.mark.parametrize("query", ["embedding", "label"])
+@pytest.mark.parametrize("name", HASHES)
+def test_near_classes_are_found_and_far_ones_are_not(name, query):
+    classes = clustered()
+    batch = query_near(classes, [3, 47, 111])
+    candidates, found = drawn(lsh[name](query), batch)
+    assert candidates.ids.shape == (3, NUM_CLASSES)
+    for wanted, ids in zip([3, 47, 111], found, strict=True):
+        assert wanted in ids, "a vector always finds itself"
+        assert len(ids & set(range(wanted // 10 * 10, wanted // 10 * 10 + 10))) >= 6
+        assert len(ids) < NUM_CLASSES // 2
+
+
+def test_label_mode_looks_near_the_labels_not_near_the_embedding():
+    classes = clustered()
+    batch = query_near(classes, [3, 3], labels=[[47, 111], [47, -1]])
+    _, found = drawn(lsh["simhash"]("label"), batch)
+    assert {47, 111} <= found[0]
+    assert 47 in found[1]
+    assert 111 not in found[1]
+    _, shared = drawn(lsh["simhash"]("label", num_groups=1), batch)
+    assert shared[0] == found[0] | found[1]
+
+
+def test_groups_are_the_union_of_their_examples():
+    classes = clustered()
+    batch = query_near(classes, [3, 47, 111, 150])
+    each, pairs = drawn(lsh["simhash"](), batch)[1], drawn(lsh["simhash"](num_groups=2), batch)[1]
+    assert pairs == [each[0] | each[1], each[2] | each[3]]
+
+
+@pytest.mark.parametrize("take", ["tables", "all"])
+@pytest.mark.parametrize("num_groups", [1, None])
+def test_a_budget_is_kept_and_spent_on_what_was_found(take, num_groups):
+    classes = clustered()
+    batch = query_near(classes, [3, 47])
+    everything = drawn(lsh["simhash"](num_groups=num_groups), batch)[1]
+    candidates, found = drawn(lsh["simhash"](budget=7, take=take, num_groups=num_groups), batch)
+    assert candidates.ids.shape[1] == 7
+    for some, every in zip(found, everything, strict=True):
+        assert some <= every
+        assert len(some) == 7 if take == "all" else len(some) >= 3
+
+
+def test_the_stated_counts_are_near_the_truth_where_they_are_approximate():
+    """Capacity, budget and tables in order: within 15 % on average for classes that are found often."""
+    classes, draws = make_classes(), 4000
+    query = make_query(jax.random.key(1), classes)
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=6, num_hashes=2, budget=8, capacity=4)
+    assert not sampler.facts.exact
+
+    def once(key):
+        key_init, key_sample = jax.random.split(key)
+        candidates = sampler.sample(sampler.init(key_init, classes), key_sample, query)
+        hit = (candidates.ids[..., None] == jnp.arange(24)) & candidates.mask[..., None]
+        weights = jnp.where(candidates.mask, jnp.exp(-candidates.log_expected_count), 0.0)
+        return jnp.any(hit, axis=1), jnp.sum(jnp.where(hit, weights[..., None], 0.0), axis=1)
+
+    rate, weight = jax.jit(lambda keys: jax.tree.map(lambda x: x.mean(axis=0), jax.vmap(once)(keys)))(
+        jax.random.split(jax.random.key(2), draws)
+    )
+    often = np.asarray(rate) > 0.2
+    assert often.sum() > 20
+    np.testing.assert_allclose(np.asarray(weight)[often].mean(), 1.0, atol=0.15)
+
+
+def test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias(monkeypatch):
+    """The adaptive estimator of Spring and Shrivastava: exp(css + true logit) has mean Z over indexes."""
+    monkeypatch.setattr(statistics, "CHUNK", 1 << 12)
+    classes = make_classes(num_valid=12, num_rows=14)
+    query = make_query(jax.random.key(1), classes)
+    query = dataclasses.replace(query, labels=query.labels[:, :1])
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=4, num_hashes=2, capacity=None)
+    logits = query.embeddings @ jnp.nan_to_num(classes.vectors).T + jnp.nan_to_num(classes.biases)
+    logits = jnp.where(jnp.arange(14) < 12, logits, -jnp.inf)
+    normaliser = np.exp(np.asarray(jax.nn.logsumexp(logits, axis=1)))
+    true = jnp.take_along_axis(logits, query.labels, axis=1)
+
+    def estimate(factor, key):
+        key_init, key_sample = jax.random.split(key)
+        state = sampler.init(key_init, classes)
+        candidates = sampler.sample(state, key_sample, query)
+        sampled = jnp.take_along_axis(logits, candidates.ids, axis=1)
+        seen = cx.SampledLogits(
+            true,
+            sampler.log_expected_count(state, candidates, query.labels, query),
+            jnp.ones(true.shape, bool),
+            sampled,
+            candidates.log_expected_count + np.log(factor),
+            candidates.mask,
+            candidates.ids == query.labels,
+            num_classes=12,
+        )
+        return jnp.exp(losses.css(seen) + true[:, 0]) / normaliser
+
+    ones = np.ones(len(normaliser))
+    statistics.check_mean(functools.partial(estimate, 1.0), ones, delta=0.05, seed=3)
+    with pytest.raises(AssertionError, match="biased"):
+        statistics.check_mean(functools.partial(estimate, 1.15), ones, delta=0.05, seed=3)
+
+
+def test_rows_that_change_are_found_at_their_new_place():
+    classes = clustered()
+    sampler = lsh["dwta"]()
+    state = sampler.init(jax.random.key(0), classes)
+    row_ids = jnp.array([5, 120, NUM_CLASSES, NUM_CLASSES + 1])
+    rows = jnp.concatenate([classes.vectors[jnp.array([120, 5])], jnp.ones((2, DIM))])
+    moved = dataclasses.replace(classes, vectors=classes.vectors.at[row_ids].set(rows, mode="drop"))
+    batch = query_near(moved, [5, 120])
+    updated = sampler.update(state, jax.random.key(1), batch, row_ids, rows)
+    for now, says in ((state, False), (updated, True)):
+        candidates = sampler.sample(now, jax.random.key(2), batch)
+        for example, wanted in enumerate([5, 120]):
+            assert (wanted in candidates.ids[example][candidates.mask[example]].tolist()) == says
+
+
+def test_updates_of_every_second_step_only():
+    classes = clustered()
+    sampler = lsh["simhash"](update_every=2)
+    state = sampler.init(jax.random.key(0), classes)
+    args = (query_near(classes, [1]), jnp.array([5]), -classes.vectors[5:6])
+    first = sampler.update(state, jax.random.key(1), *args)
+    np.testing.assert_array_equal(first.tables.codes, state.tables.codes)
+    second = sampler.update(first, jax.random.key(1), *args)
+    assert np.any(np.asarray(second.tables.codes[5]) != np.asarray(state.tables.codes[5]))
+    assert lsh["simhash"](update_every=None).update is cx.base.no_update
+
+
+def test_padding_rows_never_enter_the_tables():
+    classes = dataclasses.replace(clustered(), num_valid=jnp.int32(150))
+    sampler = lsh["simhash"](fill="uniform", budget=180)
+    state = sampler.init(jax.random.key(0), classes)
+    row_ids = jnp.array([140, 160])
+    state = sampler.update(state, jax.random.key(1), query_near(classes, [1]), row_ids, classes.vectors[row_ids])
+    held = np.asarray(state.tables.buckets)
+    assert held[held != EMPTY].max() < 150
+    candidates = sampler.sample(state, jax.random.key(2), query_near(classes, [1, 140]))
+    assert int(candidates.mask.sum(axis=1).min()) == 150
+    assert int(jnp.where(candidates.mask, candidates.ids, 0).max()) < 150
+
+
+def test_search_is_the_exact_top_k_of_what_the_buckets_hold():
+    classes = dataclasses.replace(clustered(), biases=jnp.linspace(-1, 1, NUM_CLASSES))
+    batch = query_near(classes, [3, 47, 111])
+    _, found = drawn(lsh["simhash"](), batch)
+    sampler = samplers.lsh_top_k(5, hash=samplers.simhash(), num_tables=8, num_hashes=10, num_buckets=1024)
+    candidates, best = drawn(sampler, batch)
+    logits = np.asarray(batch.embeddings @ classes.vectors.T + classes.biases)
+    for example, ids in enumerate(found):
+        wanted = sorted(ids, key=lambda c: -logits[example, c])[:5]
+        assert best[example] == set(wanted)
+    exact = samplers.top_k(5)
+    true, _ = drawn(exact, batch)
+    recall = np.mean([len(best[i] & set(true.ids[i].tolist())) / 5 for i in range(3)])
+    assert recall > 0.5
+    state = sampler.init(jax.random.key(0), classes)
+    counts = sampler.log_expected_count(state, candidates, jnp.concatenate([candidates.ids, batch.labels], 1), batch)
+    np.testing.assert_array_equal(np.asarray(counts)[:, -1], 0.0)
+
+
+def test_distinct_numbers_are_equally_likely():
+    draws, bound = 20_000, jnp.array([10, 3, 0, 1])
+    numbers, mask = jax.vmap(lambda key: distinct_below(key, bound, jnp.array([4, 4, 4, 1]), 4))(
+        jax.random.split(jax.random.key(0), draws)
+    )
+    numbers, mask = np.asarray(numbers), np.asarray(mask)
+    assert np.all(mask[:, 0])
+    assert all(len(set(row)) == 4 for row in numbers[:500, 0])
+    rate = np.bincount(numbers[:, 0].ravel(), minlength=10) / draws
+    np.testing.assert_allclose(rate, 0.4, atol=5 * np.sqrt(0.24 / draws))
+    assert np.all(np.sort(numbers[:, 1, :3], axis=1) == [0, 1, 2])
+    np.testing.assert_array_equal(mask[:, 1:], np.broadcast_to([[1, 1, 1, 0], [0] * 4, [1, 0, 0, 0]], (draws, 3, 4)))
+
+
+def test_thinning_and_filling():
+    found = distinct(jnp.array([[9, 2, 9, 5, EMPTY, 2], [1, 2, 3, 4, 5, 6]]))
+    assert found.number.tolist() == [3, 6]
+    np.testing.assert_array_equal(is_found(found, jnp.array([[2, 3], [6, 9]])), [[True, False], [True, False]])
+    chosen = thin(jax.random.key(0), found, 4)
+    assert set(chosen.ids[0][chosen.mask[0]].tolist()) == {2, 5, 9}
+    np.testing.assert_allclose(chosen.log_kept, np.log([1, 4 / 6]), rtol=1e-6)
+    filled = thin_and_fill(jax.random.key(1), found, 5, 2, jnp.int32(12))
+    for group, inside in enumerate([{2, 5, 9}, {1, 2, 3, 4, 5, 6}]):
+        ids = filled.ids[group].tolist()
+        assert len(set(ids)) == 5
+        assert max(ids) < 12
+        assert len(set(ids) & inside) == 3
+    np.testing.assert_allclose(filled.log_fill, np.log([2 / 9, 2 / 6]), rtol=1e-6)
+
+
+def test_refreshes_get_exponentially_rarer():
+    due = samplers.exponential_schedule(50, growth=1.5)
+    steps = [step for step in range(3000) if due(step)]
+    assert steps[:3] == [50, 125, 237]
+    np.testing.assert_allclose(np.diff(steps)[1:] / np.diff(steps)[:-1], 1.5, rtol=0.02)
+    assert [s for s in range(200) if samplers.exponential_schedule(60, growth=1)(s)] == [60, 120, 180]
+    assert lsh["simhash"](schedule=due).schedule(50)
+
+
+def test_training_with_updates_and_refresh_keeps_the_index_current():
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=4, num_hashes=4, budget=8, num_groups=1)
+    program = problems.program(sampler, losses.css)
+    state = program.init(0)
+    for step in range(3):
+        state, loss = program.step(state, problems.Source()[0, step])
+        assert np.isfinite(float(loss))
+    classes = program.classes(state)
+    anew = sampler.refresh(state.sampler, jax.random.key(0), classes)
+    state = program.refresh(state)
+    assert jax.tree.structure(anew) == jax.tree.structure(state.sampler)
+    assert int(state.sampler.updates) == 0
+    state, loss = program.step(state, problems.Source()[0, 3])
+    assert np.isfinite(float(loss))
+
+
+def test_one_training_step_copies_no_table():
+    """The buckets are read by the draw and written by the update of the same compiled, donated step."""
+    from tests.samplers.lsh.test_tables import copies_of
+
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=5, num_hashes=12, budget=8, num_groups=1, capacity=16)
+    program = problems.program(sampler, losses.css, optimizer=optax.sgd(0.1))
+    state = program.init(0)
+    text = program.step.lower(state, problems.Source()[0, 0]).compile().as_text()
+    assert not copies_of(state.sampler.tables, text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 0}, "budget"),
+        ({"num_tables": 0}, "num_tables"),
+        ({"num_buckets": 48}, "power of two"),
+        ({"num_buckets": 128}, "number of codes"),
+        ({"num_hashes": 33}, "32 bits"),
+        ({"eviction": "lru"}, "eviction"),
+        ({"query": "input"}, "query"),
+        ({"take": "some"}, "take"),
+        ({"fill": "uniform"}, "budget"),
+        ({"fill": "uniform", "budget": 4, "num_fill": 4}, "num_fill < budget"),
+        ({"num_fill": 4}, "num_fill"),
+        ({"update_every": 0}, "update_every"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    good = {"hash": samplers.simhash(), "num_tables": 2, "num_hashes": 6}
+    with pytest.raises(Exception, match=message):
+        samplers.lsh(**(good | arguments))
