@@ -34,6 +34,7 @@ def rows_2a(tmp_path_factory):
     return {row["method"]: row for row in result["methods"]}
 
 
+@pytest.mark.slow
 def test_likelihood_methods_agree_and_lead(rows_2a):
     likelihood = ("exact", "CSS-IS", "CSS-Bernoulli", "CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
     assert len({rows_2a[name]["learning_rate"] for name in likelihood}) == 1
@@ -44,11 +45,13 @@ def test_likelihood_methods_agree_and_lead(rows_2a):
     assert worst > max(final[name] for name in ("BlackOut", IS_AT_CSS_RATE))
 
 
+@pytest.mark.slow
 def test_self_normalised_methods_fail(rows_2a):
     assert rows_2a["NCE"]["best_final_of_all_rates"] < -np.log(150) + 0.5
     assert rows_2a["negative sampling"]["best_final_of_all_rates"] < rows_2a["CSS-IS"]["final"] - 0.5
 
 
+@pytest.mark.slow
 def test_classes_never_seen_are_never_drawn_unless_smoothed(rows_2a):
     for name in ("CSS-IS", "CSS-Bernoulli"):
         assert rows_2a[name]["length_of_unseen_vectors"] == 0

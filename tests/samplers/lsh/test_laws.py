@@ -53,7 +53,13 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(statistics, "CHUNK", 1 << 12)
 
 
-@pytest.mark.parametrize("name", CASES)
+# The others take longer than the quick suite has.
+QUICK = ("simhash folded", "simhash near the logit", "dwta")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 @pytest.mark.usefixtures("small_chunks")
 def test_one_law(name):
     laws.check_one_law(bench_of(name))

@@ -198,6 +198,7 @@ def test_a_reservoir_is_uniform_over_what_came():
     np.testing.assert_allclose(rate, 0.4, atol=5 * np.sqrt(0.24 / draws))
 
 
+@pytest.mark.slow
 def test_more_changes_than_a_chunk_and_many_in_one_bucket():
     """All classes leave one bucket for others: several chunks, and thousands of deletions from the same bucket."""
     num_classes, num_buckets = 1500, 4
