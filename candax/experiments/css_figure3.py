@@ -18,9 +18,9 @@ log-likelihood of all words, alpha .75 and 1, all at rate .05:
 * IS large vocabulary -9.60 and -10.02, negative sampling -9.76 and -10.03, ranking -13.2 and -13.9: far behind, as in
   the paper. What they learn is no likelihood: ranking ends below uniform, and the likelihood falls while its loss does.
 
---quick has the same order with alpha .75, and the same three far ahead with alpha 1, where it ends before the others have
-moved. It also trains one epoch with the full softmax. A method takes about 2
-minutes of 2 cores for 5 epochs and 2 for the likelihood of all words; --quick takes under 10 minutes in all.
+--quick has the same order with alpha .75, and the same three far ahead with alpha 1, where it ends before the others
+have moved; it also trains one epoch with the full softmax. The 12 runs on WikiText-2 took 106 minutes on 2 cores that had
+other work as well; about half of that is the likelihood of all words.
 
 Where the paper is silent: the objective is the sum over a sentence, averaged over the batch. Negative sampling and
 ranking take the mean over samples (equation 29; a sum over 250 diverges at these rates). "First 250 that are not the
