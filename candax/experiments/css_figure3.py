@@ -19,8 +19,8 @@ log-likelihood of all words, alpha .75 and 1, all at rate .05:
   the paper. What they learn is no likelihood: ranking ends below uniform, and the likelihood falls while its loss does.
 
 --quick has the same order with alpha .75, and the same three far ahead with alpha 1, where it ends before the others
-have moved; it also trains one epoch with the full softmax. The 12 runs on WikiText-2 took 106 minutes on 2 cores that had
-other work as well; about half of that is the likelihood of all words.
+have moved; it also trains one epoch with the full softmax. The 12 runs on WikiText-2 took 106 minutes on 2 cores
+that had other work as well; about half of that is the likelihood of all words.
 
 Where the paper is silent: the objective is the sum over a sentence, averaged over the batch. Negative sampling and
 ranking take the mean over samples (equation 29; a sum over 250 diverges at these rates). "First 250 that are not the
