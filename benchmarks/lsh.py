@@ -21,12 +21,10 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 import tyro
-from flax import nnx
 from rich.console import Console
 from rich.table import Table
-from step_cost import DIM, Identity, batches, median_ms
+from step_cost import DIM, batches, measure_program, median_ms
 
 import candax as cx
 
@@ -106,20 +104,8 @@ def measure_index(num_classes: int, num_tables: int, repeats: int) -> list[Cost]
 
 def measure_step(name: str, num_classes: int, num_tables: int, sampler: cx.Sampler, repeats: int) -> Cost:
     """A training step."""
-    model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
-    program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.adam(1e-3))
-    state = program.init(0)
-    del model
-    data = batches(num_classes)
-    compiled = program.step.lower(state, data[0]).compile()
-
-    def step(batch: Any) -> Any:
-        nonlocal state
-        state, value = compiled(state, batch)
-        return state, value
-
-    milliseconds = median_ms(step, data, repeats)
-    return Cost(name, num_classes, num_tables, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
+    step = measure_program(name, num_classes, sampler, cx.losses.css, repeats)
+    return Cost(name, num_classes, num_tables, step.milliseconds, step.temporary_bytes)
 
 
 def main(

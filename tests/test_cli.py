@@ -6,9 +6,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from candax import cli
 from candax.experiments import catalog, compare, setup
 from candax.experiments.contest import seconds_to
+from tests.commands import fails, run, write_dataset
 
 FIELDS = {
     "sampler",
@@ -24,30 +24,8 @@ FIELDS = {
 
 @pytest.fixture
 def dataset(tmp_path, monkeypatch):
-    """64 examples of 30 features and 20 classes, half of them for testing; the class can be read off a feature."""
     monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    for name in ("train", "test"):
-        lines = ["64 30 20"]
-        lines += [f"{i % 20},{(i * 7 + 1) % 20} {i % 20}:1 {20 + i % 10}:0.5" for i in range(64)]
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def run(*args):
-    cli.main([str(arg) for arg in args])
-
-
-def fails(capsys, *args):
-    """Runs a command that must end with one clear line; returns the line."""
-    with pytest.raises(SystemExit) as exit_:
-        run(*args)
-    assert exit_.value.code == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("candax: error: ")
-    return lines[0]
+    return write_dataset(tmp_path / "tiny")
 
 
 def test_compare_prints_a_table_and_writes_results_and_a_picture(dataset, tmp_path, capsys):

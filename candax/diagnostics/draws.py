@@ -12,8 +12,8 @@ from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogit
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
-from candax.models import score
-from candax.rows import gather_rows, unique_rows
+from candax.models import draw_rows, score_rows
+from candax.rows import gather_rows
 
 
 class Gradients(NamedTuple):
@@ -133,34 +133,17 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         classes = query.classes
         if new_index:
             state = sampler.init(key_index, classes)
-        candidates = sampler.sample(state, key, query)
-        groups = candidates.ids.shape[0]
-        true_ids = jnp.maximum(query.labels, 0).reshape(groups, -1)
-        true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(query.labels.shape)
-        sampled_ids = jnp.where(candidates.mask, candidates.ids, -1)
-        unique = unique_rows(jnp.concatenate([query.labels.reshape(-1), sampled_ids.reshape(-1)]), classes.num_classes)
-        true_at = unique.positions[: query.labels.size].reshape(query.labels.shape)
-        sampled_at = unique.positions[query.labels.size :].reshape(sampled_ids.shape)
+        drawn = draw_rows(sampler, state, key, query)
 
         def mean_loss(
             embeddings: Array, vectors: Array, biases: Array | None
         ) -> tuple[Float[Array, ""], tuple[Float[Array, "B"], SampledLogits]]:
-            logits = score(
-                embeddings,
-                query.labels,
-                candidates,
-                true_count,
-                vectors[true_at],
-                None if biases is None else biases[true_at],
-                vectors[sampled_at],
-                None if biases is None else biases[sampled_at],
-                num_classes=num_classes,
-            )
+            logits = score_rows(drawn, embeddings, query.labels, vectors, biases, num_classes=num_classes)
             losses = loss(logits)
             return jnp.mean(losses), (losses, logits)
 
-        vectors = gather_rows(classes.vectors, unique.ids)
-        biases = None if classes.biases is None else gather_rows(classes.biases, unique.ids)
+        vectors = gather_rows(classes.vectors, drawn.ids)
+        biases = None if classes.biases is None else gather_rows(classes.biases, drawn.ids)
         (to_embeddings, to_vectors, to_biases), (losses, logits) = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
             query.embeddings, vectors, biases
         )
@@ -169,13 +152,13 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
             log_z_error=losses + mean_over_labels(logits.true, logits.true_mask) - exact.log_normalizer,
             num_candidates=jnp.sum(logits.sampled_mask, axis=1).astype(jnp.float32),
             effective_sample_size=_effective_sample_size(logits),
-            top_k_share=_top_k_share(candidates, exact),
+            top_k_share=_top_k_share(drawn.candidates, exact),
             embeddings=_closeness(to_embeddings, exact.gradients.embeddings, earlier.embeddings),
-            classes=_closeness_of_rows(rows, unique.ids, exact.gradients.classes, earlier.classes, if_untouched),
+            classes=_closeness_of_rows(rows, drawn.ids, exact.gradients.classes, earlier.classes, if_untouched),
         )
         totals = Gradients(
             totals.embeddings + to_embeddings,
-            totals.classes.at[unique.ids].add(rows, mode="drop", unique_indices=True, indices_are_sorted=True),
+            totals.classes.at[drawn.ids].add(rows, mode="drop", unique_indices=True, indices_are_sorted=True),
         )
         return totals, draw
 

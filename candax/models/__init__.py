@@ -1,6 +1,7 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
 from candax.models.classifier import Classifier, Encoder, encoder_tables, tables_of
+from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
 from candax.models.heads import Head, find_hits, score
 from candax.models.mlp import SparseMLP
@@ -9,13 +10,16 @@ from candax.models.tables import Constant, Table
 __all__ = [
     "Classifier",
     "Constant",
+    "Drawn",
     "Encoder",
     "GRULanguageModel",
     "Head",
     "SparseMLP",
     "Table",
+    "draw_rows",
     "encoder_tables",
     "find_hits",
     "score",
+    "score_rows",
     "tables_of",
 ]

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from candax.base import Classes, KeyArray, Query, Sampler, State, never, pytree
 from candax.losses.full import full_softmax
-from candax.models import Classifier, Table, encoder_tables, score, tables_of
+from candax.models import Classifier, Table, draw_rows, encoder_tables, score_rows, tables_of
 from candax.rows import UniqueRows, gather_rows, rowwise, unique_rows
 
 
@@ -203,33 +203,15 @@ def build(
     def candidate_classes(state: TrainState, query: Query, embeddings: Array, key: KeyArray) -> _Objective:
         assert sampler is not None
         labels, tables = query.labels, state.tables
-        candidates = sampler.sample(state.sampler, key, query)
-        groups = candidates.ids.shape[0]
-        true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
-        true_count = sampler.log_expected_count(state.sampler, candidates, true_ids, query).reshape(labels.shape)
-        sampled_ids = jnp.where(candidates.mask, candidates.ids, -1)
-        unique = unique_rows(jnp.concatenate([labels.reshape(-1), sampled_ids.reshape(-1)]), query.classes.num_classes)
-        true_at = unique.positions[: labels.size].reshape(labels.shape)
-        sampled_at = unique.positions[labels.size :].reshape(sampled_ids.shape)
+        drawn = draw_rows(sampler, state.sampler, key, query)
 
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
-            logits = score(
-                embeddings,
-                labels,
-                candidates,
-                true_count,
-                vectors[true_at],
-                None if biases is None else biases[true_at],
-                vectors[sampled_at],
-                None if biases is None else biases[sampled_at],
-                num_classes=num_classes,
-            )
-            return reduce(loss(logits))
+            return reduce(loss(score_rows(drawn, embeddings, labels, vectors, biases, num_classes=num_classes)))
 
-        vectors = gather_rows(tables["class_vectors"], unique.ids)
-        biases = gather_rows(tables["class_biases"], unique.ids) if "class_biases" in tables else None
+        vectors = gather_rows(tables["class_vectors"], drawn.ids)
+        biases = gather_rows(tables["class_biases"], drawn.ids) if "class_biases" in tables else None
         value, (to_embeddings, *to_rows) = jax.value_and_grad(objective, argnums=(0, 1, 2))(embeddings, vectors, biases)
-        return _Objective(value, to_embeddings, unique.ids, _named(*to_rows))
+        return _Objective(value, to_embeddings, drawn.ids, _named(*to_rows))
 
     def gradients(objective: _Objective, encoded: _Encoded) -> tuple[PyTree, dict[str, tuple[Array | None, Array]]]:
         """Gradients of the encoder's parameters, and for every table (row ids or None for all, gradients)."""

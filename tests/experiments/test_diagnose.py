@@ -6,25 +6,16 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from candax import cli
 from candax.diagnostics.result import MEASURES
+from tests.commands import fails, run, write_dataset
 
 QUICK = ("--num-draws", 4, "--num-examples", 8, "--top-k", 3)
 
 
 @pytest.fixture
 def dataset(tmp_path, monkeypatch):
-    """64 examples of 30 features and 20 classes, some of the test set without labels."""
     monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    for name in ("train", "test"):
-        lines = ["64 30 20"]
-        for i in range(64):
-            labels = "" if name == "test" and i % 2 else f"{i % 20},{(i * 7 + 1) % 20}"
-            lines.append(f"{labels} {i % 20}:1 {20 + i % 10}:0.5")
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    return folder
+    return write_dataset(tmp_path / "tiny", unlabelled_tests=True)
 
 
 @pytest.fixture
@@ -35,19 +26,6 @@ def arrays():
         "embeddings": rng.normal(size=(12, 4)).astype(np.float16),
         "labels": rng.integers(0, 20, 12),
     }
-
-
-def run(*args):
-    cli.main([str(arg) for arg in args])
-
-
-def fails(capsys, *args):
-    """Runs a command that must end with one clear line; returns the line."""
-    with pytest.raises(SystemExit) as exit_:
-        run(*args)
-    assert exit_.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    return line
 
 
 def results(out):
