@@ -84,8 +84,7 @@ def test_gather_and_scatter_leave_fillers_out() -> None:
     assert written.tolist() == [[0, 1], [-1, -1], [4, 5], [-1, -1]]
 
 
-@pytest.mark.parametrize("shape", [(12, 3), (12,), (12, 2, 2)])
-@pytest.mark.parametrize("chunk", [1024, 5])
+@pytest.mark.parametrize(("chunk", "shape"), [(1024, (12,)), (5, (12, 3)), (5, (12, 2, 2))])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_with_every_row_touched_it_is_the_dense_optimizer(
     name: str, chunk: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.compilation import optimised
+
 CHUNK = 1 << 14
 # Variances are estimated from one chunk; rare classes may vary more than it shows.
 _MARGIN = 1.25
@@ -32,7 +34,7 @@ def check_mean(
     """
     truth = np.asarray(truth, np.float64)
 
-    @jax.jit
+    @optimised
     def chunk(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         values = jax.vmap(draw)(jax.random.split(key, CHUNK))
         return jnp.sum(values, axis=0), jnp.sum(values**2, axis=0)

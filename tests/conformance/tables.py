@@ -58,7 +58,7 @@ class SamplerCase(NamedTuple):
         delta: the relative bias that the one law's test must see: 1 %, or 5 % where every draw needs a new index.
         random: False: the same candidates for every key.
         cost_grows: True: it streams over all classes, and so is excused from the law that cost does not grow with them.
-        slow: its one law is tested among the slow tests only.
+        slow: its statistical tests are among the slow tests only.
         num_valid: classes in its tests, besides 3 padding rows.
 
     What the one law's expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" the suite builds a
@@ -103,16 +103,18 @@ def after_updates(sampler: Sampler) -> Sampler:
 SAMPLERS: dict[str, SamplerCase] = {
     "uniform": SamplerCase(lambda g: samplers.uniform(6, num_groups=g)),
     "uniform distinct": SamplerCase(lambda g: samplers.uniform(6, num_groups=g, replacement=False)),
-    "uniform streamed": SamplerCase(lambda g: samplers.uniform(2, num_groups=g, replacement=False)),
+    "uniform streamed": SamplerCase(lambda g: samplers.uniform(2, num_groups=g, replacement=False), slow=True),
     "log_uniform": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g)),
-    "log_uniform ranked": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, ids_ranked=True)),
-    "log_uniform distinct": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, replacement=False)),
+    "log_uniform ranked": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, ids_ranked=True), slow=True),
+    "log_uniform distinct": SamplerCase(lambda g: samplers.log_uniform(6, num_groups=g, replacement=False), slow=True),
     "log_uniform streamed": SamplerCase(
         lambda g: samplers.log_uniform(4, num_groups=g, replacement=False), slow=True, num_valid=45
     ),
     "unigram": SamplerCase(lambda g: samplers.unigram(6, num_groups=g), classes_seen),
-    "unigram smoothed": SamplerCase(lambda g: samplers.unigram(6, power=1.0, smoothing=1.0, num_groups=g)),
-    "unigram distinct": SamplerCase(lambda g: samplers.unigram(6, num_groups=g, replacement=False), classes_seen),
+    "unigram smoothed": SamplerCase(lambda g: samplers.unigram(6, power=1.0, smoothing=1.0, num_groups=g), slow=True),
+    "unigram distinct": SamplerCase(
+        lambda g: samplers.unigram(6, num_groups=g, replacement=False), classes_seen, slow=True
+    ),
     "unigram streamed": SamplerCase(
         lambda g: samplers.unigram(4, power=0.25, num_groups=g, replacement=False),
         classes_seen,
@@ -127,13 +129,15 @@ SAMPLERS: dict[str, SamplerCase] = {
         random=False,
         cost_grows=True,
     ),
-    "bernoulli": SamplerCase(lambda g: samplers.bernoulli(10.0, power=0.3, num_slots=8, num_groups=g), classes_seen),
+    "bernoulli": SamplerCase(
+        lambda g: samplers.bernoulli(10.0, power=0.3, num_slots=8, num_groups=g), classes_seen, slow=True
+    ),
     "bernoulli smoothed": SamplerCase(
         lambda g: samplers.bernoulli(9.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g), slow=True
     ),
     "in_batch": SamplerCase(lambda g: of_equal_counts(samplers.in_batch(num_groups=g)), random=False, num_valid=6),
     "learned_unigram": SamplerCase(
-        lambda g: after_updates(samplers.learned_unigram(6, memory=16, uniform_share=0.5, num_groups=g))
+        lambda g: after_updates(samplers.learned_unigram(6, memory=16, uniform_share=0.5, num_groups=g)), slow=True
     ),
     "learned_unigram decaying": SamplerCase(
         lambda g: after_updates(samplers.learned_unigram(6, memory=8, decay=0.9, uniform_share=0.5, num_groups=g))
@@ -152,6 +156,7 @@ SAMPLERS: dict[str, SamplerCase] = {
         ),
         groups=(None,),
         cost_grows=True,
+        slow=True,
     ),
     # Those that return what they find, and so no fixed number of classes, are in tests/samplers/lsh/test_laws.py.
     "lsh": SamplerCase(

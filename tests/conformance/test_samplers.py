@@ -12,6 +12,9 @@ from tests.conformance.tables import SAMPLERS, classes_of
 ALL = [(name, groups) for name, case in SAMPLERS.items() for groups in case.groups]
 # Pooled, one group an example: the quick form; the others among the slow tests.
 QUICK = [(name, case.groups[-1]) for name, case in SAMPLERS.items() if not case.slow]
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if case.slow else name for name, case in SAMPLERS.items()]
+# Between one set a batch and one an example.
+ANY_GROUPS = [pytest.param(*entry, marks=pytest.mark.slow) if entry[1] == 2 else entry for entry in ALL]
 
 
 @functools.cache
@@ -36,13 +39,13 @@ def test_one_law_in_every_group(name: str, num_groups: int | None) -> None:
     laws.check_one_law(bench_of(name, num_groups), pooled=False)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_law_with_fewer_classes_than_samples(name: str) -> None:
     laws.check_one_law(small_bench_of(name, SAMPLERS[name].groups[0]))
 
 
 @pytest.mark.parametrize("check", [laws.check_ids, laws.check_counts_agree])
-@pytest.mark.parametrize(("name", "num_groups"), ALL)
+@pytest.mark.parametrize(("name", "num_groups"), ANY_GROUPS)
 def test_law_with_any_groups(check: Callable[[laws.Bench], None], name: str, num_groups: int | None) -> None:
     check(bench_of(name, num_groups))
 

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from data_helpers import random_examples
@@ -233,14 +231,6 @@ def test_evaluation_may_leave_the_labels_to_the_data_set() -> None:
     assert tested.labels.shape == (20, 1)
 
 
-def test_a_batch_takes_less_than_two_milliseconds() -> None:
+def test_labels_beyond_the_width_are_counted() -> None:
     examples = random_examples(0, points=5000, num_features=300, num_classes=60, density=0.1)
-    batches = Batches(examples, 256, 0, 64, 8)
-    assert 0.05 < batches.truncated_labels < 0.3
-    times = []
-    for index in (*range(19), *range(19)):
-        start = time.thread_time()
-        batches[0, index]
-        times.append(time.thread_time() - start)
-    # The fastest, as other processes slow down the rest.
-    assert min(times) < 2e-3
+    assert 0.05 < Batches(examples, 256, 0, 64, 8).truncated_labels < 0.3

@@ -11,7 +11,7 @@ from candax.experiments.css_figure3 import METHODS, Figure3, figure3
 
 def test_methods_train_and_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(css_figure3, "RATES", (1e9, 0.2))  # the first one must be found to diverge
-    monkeypatch.setattr(css_figure3, "METHODS", METHODS[:2])
+    monkeypatch.setattr(css_figure3, "METHODS", METHODS[:1])
     rng = np.random.default_rng(0)
     words = [f"word{i}" for i in range(30)]
     # Which word comes next depends on the last: there is something to learn.
@@ -19,8 +19,8 @@ def test_methods_train_and_are_measured(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("\n".join(lines))
     settings = Figure3(
         text=(tmp_path / "text.txt",),
-        epochs=12,
-        full_epochs=12,
+        epochs=8,
+        full_epochs=8,
         alphas=(1.0,),
         likelihood_words=500,
         out=tmp_path / "out",
@@ -29,7 +29,7 @@ def test_methods_train_and_are_measured(tmp_path, monkeypatch):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert "1,300 sentences, 9,100 words" in results["data"]
     rows = {row["method"]: row for row in results["rows"]}
-    assert set(rows) == {"full softmax", "CSS-IS", "BlackOut"}
+    assert set(rows) == {"full softmax", "CSS-IS"}
     for row in rows.values():
         assert (row["learning_rate"], row["diverged_rates"]) == (0.2, [1e9])
         curve = row["log_likelihood_by_epoch"]

@@ -88,7 +88,7 @@ def test_classes_are_included_independently_with_the_stated_probability() -> Non
     check_mean(pairs, truth[np.ix_(keep, keep)], delta=0.05, seed=1)
 
 
-@pytest.mark.parametrize("num_slots", [2, 4])
+@pytest.mark.parametrize("num_slots", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_one_law_with_slots_for_too_few(num_slots: int) -> None:
     truth = (COUNTS > 0) & (np.arange(11) < NUM_VALID)
     weights_of(bernoulli(5.0, power=0.2, num_slots=num_slots), make(), truth)

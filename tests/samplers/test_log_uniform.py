@@ -48,6 +48,7 @@ def test_every_class_follows_the_formula_and_all_sum_to_one(num_valid: int) -> N
     np.testing.assert_allclose(got.sum(), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_formula_holds_at_a_hundred_million() -> None:
     n = 10**8
     ids = np.unique(np.concatenate([[0, 1, 2047, 2048, 2049, n - 2, n - 1], np.geomspace(1, n - 1, 3000).astype(int)]))
@@ -55,6 +56,7 @@ def test_the_formula_holds_at_a_hundred_million() -> None:
     assert probability(n, np.array([n - 1]))[0] > 0
 
 
+@pytest.mark.slow
 def test_draws_reach_every_residue_near_a_hundred_million() -> None:
     """floor(exp(u log(n + 1))) in float32 reaches only every eighth class here."""
     drawn = draw(10**8, 200_000)

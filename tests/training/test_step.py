@@ -211,7 +211,7 @@ def compiled_step(num_classes, sampler):
     return program.step.lower(state, batch).compile()
 
 
-@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("replacement", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize(
     "sampler",
     [cx.samplers.uniform, lambda n, **kw: cx.samplers.log_uniform(n, ids_ranked=True, **kw)],

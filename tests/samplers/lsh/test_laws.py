@@ -103,7 +103,7 @@ def test_one_law_sees_counts_without_the_folding_term(monkeypatch):
         laws.check_holds_no_arrays,
     ],
 )
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", QUICK)
 def test_law(check, name):
     check(bench_of(name))
 
@@ -115,8 +115,17 @@ def test_ids_and_counts_with_fewer_classes_than_slots(name):
     laws.check_counts_agree(bench)
 
 
-@pytest.mark.parametrize("query", ["embedding", "label"])
-@pytest.mark.parametrize(("num_groups", "near"), [(1, "vector"), (1, "logit"), (4, "vector"), (None, "vector")])
+@pytest.mark.parametrize(
+    ("query", "num_groups", "near"),
+    [
+        ("embedding", 1, "logit"),
+        ("label", None, "vector"),
+        *[
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("embedding", 1, "vector"), ("embedding", 4, "vector"), ("label", 1, "logit"))
+        ],
+    ],
+)
 def test_cost_does_not_grow_with_num_classes(query, num_groups, near):
     def factory(num_groups):
         return samplers.lsh(

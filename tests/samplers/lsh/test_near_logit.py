@@ -5,12 +5,14 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import candax as cx
 from candax import samplers
 from tests.samplers.lsh.test_sampler import DIM, NUM_CLASSES, clustered, drawn, query_near
 
 
+@pytest.mark.slow
 def test_near_the_logit_finds_long_vectors_and_large_biases():
     """The best classes by logit, where lengths and biases decide and directions say little."""
     rng = np.random.default_rng(0)
