@@ -63,13 +63,15 @@ class Classes:
     """The output layer as the head scores it (or one device's shard of it).
 
     ``vectors`` and ``biases`` are its rows; ``counts`` are label frequencies where known. Ids >= ``num_valid`` are
-    padding rows: never sampled, scored or predicted.
+    padding rows: never sampled, scored or predicted. Where the head is ``normalized`` its logits are cosines, and
+    ``vectors`` are of any length nevertheless: what ranks or scores them uses ``candax.cosines.as_scored``.
     """
 
     vectors: Float[Array, "num_classes dim"]
     biases: Float[Array, "num_classes"] | None
     counts: Float[Array, "num_classes"] | None
     num_valid: Int[Array, ""]
+    normalized: bool = static_field(default=False)
 
     @property
     def num_classes(self) -> int:
@@ -82,7 +84,7 @@ class Query:
     """All that a sampler may look at; gradients are stopped before it is built.
 
     ``labels`` pad with -1 and are distinct within an example. Adaptive samplers may gather rows of ``classes``; static
-    ones do not touch it.
+    ones do not touch it. With a normalised head ``embeddings`` are of length 1.
     """
 
     embeddings: Float[Array, "B dim"]
@@ -185,6 +187,9 @@ def never(step: int) -> bool:
 
 # A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number an example.
 Loss = Callable[[SampledLogits], Float[Array, "B"]]
+
+# A margin maps SampledLogits of cosines to SampledLogits of scaled logits.
+Margin = Callable[[SampledLogits], SampledLogits]
 
 
 def labels_mask(labels: Int[Array, "..."]) -> Bool[Array, "..."]:

@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Classes
+from candax.cosines import as_scored
 
 Carry = TypeVar("Carry")
 
@@ -24,7 +25,8 @@ class Block(NamedTuple):
 
     Attributes:
         start: id of the first row.
-        vectors: the rows. Those that are not ``valid`` are zero, so that NaN in a padding row cannot spread.
+        vectors: the rows, of length 1 where the head is normalised. Those that are not ``valid`` are zero, so that NaN
+            in a padding row cannot spread.
         biases: the same for the biases, in the dtype of the logits; zeros where the layer has none.
         valid: the row is a class (its id is below ``num_valid``).
         fresh: valid, and not part of an earlier block.
@@ -107,9 +109,8 @@ def walk(
         biases = jnp.zeros(size, dtype)
         if classes.biases is not None:
             biases = lax.dynamic_slice_in_dim(classes.biases, start, size).astype(dtype)
-        block = Block(
-            start, jnp.where(valid[:, None], vectors, 0), jnp.where(valid, biases, 0), valid=valid, fresh=fresh
-        )
+        vectors = as_scored(jnp.where(valid[:, None], vectors, 0), classes.normalized)
+        block = Block(start, vectors, jnp.where(valid, biases, 0), valid=valid, fresh=fresh)
         return visit(carry, block)
 
     return lax.fori_loop(0, num_blocks, step, carry)
@@ -172,8 +173,8 @@ def streaming_evaluate(
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, "B"]]:
     """The exact k best classes and the log normalizer of every example, in one pass over the classes.
 
-    With o_c = embeddings . vectors_c + biases_c: the k largest o_c over c < num_valid, their ids, and
-    log sum_{c < num_valid} exp(o_c). Holds ``[B, block_size]`` logits at a time.
+    With o_c = embeddings . vectors_c + biases_c (of a normalised head: the cosine): the k largest o_c over
+    c < num_valid, their ids, and log sum_{c < num_valid} exp(o_c). Holds ``[B, block_size]`` logits at a time.
 
     Args:
         embeddings: one row an example.
@@ -197,6 +198,7 @@ def streaming_evaluate(
     if k < 0:
         raise ValueError(f"k is the number of classes to return and cannot be negative, got {k}.")
     dtype = accumulator_dtype(embeddings, classes)
+    embeddings = as_scored(embeddings, classes.normalized)
     batch = embeddings.shape[0]
 
     def visit(carry: tuple[_TopK, _LogSum], block: Block) -> tuple[_TopK, _LogSum]:

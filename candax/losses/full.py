@@ -1,5 +1,6 @@
-"""Full softmax: the reference that every sampled loss is measured against."""
+"""Full softmax, and any loss over all classes: the references that sampled losses are measured against."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from candax.base import Classes, labels_mask
+from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
+from candax.cosines import as_scored
+from candax.losses.likelihood import css
 
 
 def full_softmax(
@@ -17,7 +20,8 @@ def full_softmax(
 ) -> Float[Array, "B"]:
     """Cross-entropy against all classes, each true class with target 1 / |Y|.
 
-    With o_c = embeddings . vectors_c + biases_c and Y the labels of an example,
+    With o_c = embeddings . vectors_c + biases_c (of a normalised head: the cosine, without a scale) and Y the labels
+    of an example,
 
         loss = log sum_{c < num_valid} exp(o_c) - (1 / |Y|) sum_{y in Y} o_y,
 
@@ -49,7 +53,92 @@ def full_softmax(
         [1.3863, 0.0]
     """
     dtype = accumulator_dtype(embeddings, classes)
-    return _full_softmax(block_size, dtype, embeddings, classes.vectors, classes.biases, classes.num_valid, labels)
+    embeddings, vectors = (as_scored(rows, classes.normalized) for rows in (embeddings, classes.vectors))
+    return _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
+
+
+def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[..., Float[Array, "B"]]:
+    """Makes of a loss on ``SampledLogits`` the loss that it approximates: every class is a candidate, of count 1.
+
+    ``losses.over_all_classes(losses.with_margin(losses.arcface, losses.subset_softmax))`` is the full softmax with
+    ArcFace; over ``subset_softmax`` (or ``css``) alone it is ``full_softmax`` by another way, slower and with several
+    ``[B, num_classes]`` arrays in memory. For ``candax.training.build`` with ``sampler=None``.
+
+    Args:
+        loss: any loss on ``SampledLogits``.
+        num_classes: valid classes, for losses that use their number (``ranking``) and tables with padding rows; None:
+            as many as rows.
+
+    Returns:
+        ``(embeddings, classes, labels) -> losses`` as ``full_softmax``.
+
+    Example:
+        >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))
+        >>> from candax import losses
+        >>> full = losses.over_all_classes(losses.css)
+        >>> [round(float(loss), 4) for loss in full(jnp.zeros((2, 4)), classes, jnp.array([[1, 3], [-1, -1]]))]
+        [1.3863, 0.0]
+    """
+    return partial(_over_all_classes, loss, num_classes)
+
+
+def scores_all_classes(loss: Callable[..., Any]) -> bool:
+    """Whether a loss takes (embeddings, classes, labels) and no candidates."""
+    return getattr(loss, "func", loss) in (full_softmax, _over_all_classes)
+
+
+def candidates_loss(loss: Callable[..., Any]) -> Loss:
+    """The loss on ``SampledLogits`` that one over all classes is made of; of ``full_softmax`` it is ``css``."""
+    if getattr(loss, "func", loss) is full_softmax:
+        return css
+    assert isinstance(loss, partial)
+    return loss.args[0]
+
+
+def _over_all_classes(
+    loss: Loss,
+    num_classes: int | None,
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    labels: Int[Array, "B T"],
+) -> Float[Array, "B"]:
+    return loss(all_classes_as_candidates(embeddings, classes, labels, num_classes=num_classes))
+
+
+def all_classes_as_candidates(
+    embeddings: Float[Array, "B dim"], classes: Classes, labels: Int[Array, "B T"], *, num_classes: int | None = None
+) -> SampledLogits:
+    """What a loss sees when every class is a candidate, of expected count 1.
+
+    Args:
+        embeddings: one row an example.
+        classes: the output layer, or one device's shard of it.
+        labels: ids of the true classes among those rows, padded with -1.
+        num_classes: valid classes, over all devices; None: as many as rows.
+
+    Returns:
+        ``SampledLogits`` with as many slots as rows, those of padding rows masked.
+    """
+    embeddings, vectors = (as_scored(rows, classes.normalized) for rows in (embeddings, classes.vectors))
+    valid = jnp.arange(classes.num_classes) < classes.num_valid
+    # What padding rows hold, NaN included, reaches no product: its gradient would be NaN.
+    vectors = jnp.where(valid[:, None], vectors, 0)
+    logits = jnp.matmul(embeddings, vectors.T, preferred_element_type=accumulator_dtype(embeddings, classes))
+    if classes.biases is not None:
+        logits += jnp.where(valid, classes.biases, 0)
+    mask = labels_mask(labels)
+    examples = jnp.arange(labels.shape[0])[:, None]
+    hits = jnp.zeros(logits.shape, bool).at[examples, jnp.where(mask, labels, logits.shape[1])].set(True, mode="drop")
+    return SampledLogits(
+        true=jnp.take_along_axis(logits, jnp.maximum(labels, 0), axis=1),
+        true_log_expected_count=jnp.zeros(labels.shape),
+        true_mask=mask,
+        sampled=logits,
+        sampled_log_expected_count=jnp.zeros(logits.shape),
+        sampled_mask=jnp.broadcast_to(valid, logits.shape),
+        hits=hits,
+        num_classes=classes.num_classes if num_classes is None else num_classes,
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -1,16 +1,16 @@
 """A draw of candidates and the class rows that it needs: what a training step and a diagnosis have in common."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from candax.base import Candidates, KeyArray, Query, SampledLogits, Sampler, State
+from candax.base import Candidates, KeyArray, Query, SampledLogits, Sampler, State, pytree, static_field
+from candax.cosines import as_scored
 from candax.models.heads import score
 from candax.rows import unique_rows
 
 
-class Drawn(NamedTuple):
+@pytree
+class Drawn:
     """Candidates, and where the rows of labels and candidates lie among the distinct rows ``ids``.
 
     Attributes:
@@ -19,6 +19,7 @@ class Drawn(NamedTuple):
         ids: the distinct classes among labels and candidates; fillers are beyond every row, see ``unique_rows``.
         true_at: positions of the labels among ``ids``.
         sampled_at: positions of the candidates.
+        normalized: the head is: its logits are cosines.
     """
 
     candidates: Candidates
@@ -26,6 +27,7 @@ class Drawn(NamedTuple):
     ids: Int[Array, "n"]
     true_at: Int[Array, "B T"]
     sampled_at: Int[Array, "G S"]
+    normalized: bool = static_field(default=False)
 
 
 def draw_rows(sampler: Sampler, state: State, key: KeyArray, query: Query) -> Drawn:
@@ -43,6 +45,7 @@ def draw_rows(sampler: Sampler, state: State, key: KeyArray, query: Query) -> Dr
         unique.ids,
         unique.positions[: labels.size].reshape(labels.shape),
         unique.positions[labels.size :].reshape(sampled_ids.shape),
+        query.classes.normalized,
     )
 
 
@@ -55,7 +58,11 @@ def score_rows(
     *,
     num_classes: int,
 ) -> SampledLogits:
-    """``score`` from the rows of ``drawn.ids``; differentiate it with respect to them for row gradients."""
+    """``score`` from the rows of ``drawn.ids``; differentiate it with respect to them for row gradients.
+
+    Of a normalised head embeddings and rows are divided by their length here, so that gradients pass through that.
+    """
+    embeddings, vectors = (as_scored(part, drawn.normalized) for part in (embeddings, vectors))
     return score(
         embeddings,
         labels,

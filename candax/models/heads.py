@@ -22,12 +22,15 @@ class Head(nnx.Module):
     Args:
         num_classes: classes of the output space.
         dim: coordinates of a class vector, those of the encoder's embeddings.
-        use_biases: one bias a class, or none.
+        use_biases: one bias a class, or none. Default: unless ``normalized``.
         counts: label frequencies [num_classes], for samplers that follow them.
         num_rows: rows of the table, padded beyond ``num_classes`` (to divide it over devices, say).
         dtype: of vectors and biases; logits are accumulated in float32.
+        normalized: logits are the cosines of embeddings and class vectors, whatever their lengths, and there are no
+            biases: the head that margins (``candax.losses.arcface``) are for.
         rngs: ``rngs.params`` initialises the vectors: normal with standard deviation 0.1 / sqrt(dim), so that logits
-            start near 0 and rare classes are not led by their initial values.
+            start near 0 and rare classes are not led by their initial values; of a normalised head 1 / sqrt(dim), for
+            an update turns a short vector further than a long one.
 
     Example:
         >>> from flax import nnx
@@ -41,10 +44,11 @@ class Head(nnx.Module):
         num_classes: int,
         dim: int,
         *,
-        use_biases: bool = True,
+        use_biases: bool | None = None,
         counts: Float[Array | np.ndarray, "num_classes"] | None = None,
         num_rows: int | None = None,
         dtype: DTypeLike = jnp.float32,
+        normalized: bool = False,
         rngs: nnx.Rngs,
     ) -> None:
         num_rows = num_classes if num_rows is None else num_rows
@@ -53,11 +57,16 @@ class Head(nnx.Module):
                 "expected num_classes >= 1, dim >= 1 and num_rows >= num_classes, "
                 f"got {num_classes}, {dim} and {num_rows}."
             )
+        if normalized and use_biases:
+            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave use_biases out.")
         if counts is not None and counts.shape != (num_classes,):
             raise ValueError(f"expected counts of shape ({num_classes},), one a class, got {counts.shape}.")
         self.num_classes = num_classes
-        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) * jnp.asarray(0.1 / dim**0.5, dtype)
+        self.normalized = normalized
+        length = 1.0 if normalized else 0.1
+        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) * jnp.asarray(length / dim**0.5, dtype)
         self.vectors = Table(vectors)
+        use_biases = not normalized if use_biases is None else use_biases
         self.biases = Table(jnp.zeros(num_rows, dtype)) if use_biases else None
         padding = num_rows - num_classes
         self.counts = None if counts is None else Constant(jnp.pad(jnp.asarray(counts, jnp.float32), (0, padding)))
@@ -69,6 +78,7 @@ class Head(nnx.Module):
             biases=None if self.biases is None else self.biases[...],
             counts=None if self.counts is None else self.counts[...],
             num_valid=jnp.int32(self.num_classes),
+            normalized=self.normalized,
         )
 
 

@@ -2,24 +2,36 @@
 
 from candax.samplers.bernoulli import bernoulli
 from candax.samplers.combinators import every, mixture, with_tail
+from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.in_batch import in_batch
+from candax.samplers.ivf import ivf_bq, ivf_index, load_index, save_index
+from candax.samplers.knn_label import knn_label
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
 from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_top_k, simhash
+from candax.samplers.partial_fc import partial_fc
 from candax.samplers.static import uniform, unigram
 from candax.samplers.top_k import top_k
 
 __all__ = [
     "bernoulli",
+    "classes_per_example",
     "dwta",
     "every",
     "exponential_schedule",
+    "grouped",
     "in_batch",
+    "ivf_bq",
+    "ivf_index",
+    "knn_label",
     "learned_unigram",
+    "load_index",
     "log_uniform",
     "lsh",
     "lsh_top_k",
     "mixture",
+    "partial_fc",
+    "save_index",
     "simhash",
     "top_k",
     "uniform",

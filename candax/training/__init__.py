@@ -1,9 +1,12 @@
-"""Training: one step, one loop, checkpoints, evaluation."""
+"""Training: one step, on one device or class-parallel on many, one loop, checkpoints, evaluation."""
 
 from candax.training.checkpoints import Checkpoints
+from candax.training.class_parallel import build_class_parallel
 from candax.training.evaluate_dataset import evaluate_dataset
 from candax.training.evaluation import evaluate
 from candax.training.loop import Fitted, check_batch, fit
+from candax.training.processes import connect
+from candax.training.shards import class_mesh
 from candax.training.step import Program, TrainState, build
 
 __all__ = [
@@ -12,7 +15,10 @@ __all__ = [
     "Program",
     "TrainState",
     "build",
+    "build_class_parallel",
     "check_batch",
+    "class_mesh",
+    "connect",
     "evaluate",
     "evaluate_dataset",
     "fit",

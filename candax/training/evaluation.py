@@ -1,6 +1,7 @@
 """Exact evaluation over all classes: log-likelihood and ranking metrics of a whole test set."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,9 @@ from scipy.sparse import csr_array
 
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
+from candax.cosines import as_scored
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
+from candax.training.sharded_evaluation import evaluate_sharded, mesh_of, pair_logits_sharded
 
 _SMALLEST_BUCKET = 256
 
@@ -35,11 +38,12 @@ def evaluate(
 
     log_likelihood = mean over examples of (1 / |Y|) sum_{y in Y} log p(y | x), with
     log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = embedding . vectors_c + biases_c. Its negative is
-    the mean of ``full_softmax``. Examples without labels are excluded from every number.
+    the mean of ``full_softmax``. Examples without labels are excluded from every number. With a normalised head o_c
+    is the cosine, without a scale: the rankings mean what they say, the log-likelihood little.
 
     Args:
         embed_fn: the encoder, from the first item of a batch to embeddings. Let it be jitted already.
-        classes: the output layer.
+        classes: the output layer; where its rows are sharded over devices, each device ranks its own.
         batches: pairs of what ``embed_fn`` takes and which rows of ``labels_csr`` these are: a slice, or an array of
             row numbers. A batch may have more embeddings than rows, the rest being filler at its end. What is not in
             any batch is not evaluated.
@@ -66,7 +70,7 @@ def evaluate(
         >>> metrics["p_at_1"], round(metrics["log_likelihood"], 4)  # 1 - log(e + 7)
         (1.0, -1.274)
     """
-    num_valid = int(classes.num_valid)
+    num_valid, mesh = int(classes.num_valid), mesh_of(classes)
     if labels_csr.shape[1] > num_valid:
         raise ValueError(
             f"expected labels below {num_valid}, the number of valid classes, got labels_csr with "
@@ -82,7 +86,10 @@ def evaluate(
         embeddings = embed_fn(inputs)
         if embeddings.shape[0] < len(rows):
             raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
-        scores, ids, log_normalizer = _evaluate_batch(embeddings, classes, k, block_size=block_size)
+        if mesh is None:
+            scores, ids, log_normalizer = _evaluate_batch(embeddings, classes, k, block_size=block_size)
+        else:
+            scores, ids, log_normalizer = evaluate_sharded(embeddings, classes, mesh=mesh, k=k, block_size=block_size)
         truth = labels_csr[rows]
         true_logits = _true_logits(embeddings, classes, truth)
         n = len(rows)
@@ -104,8 +111,8 @@ def _pair_logits(
     embeddings: Float[Array, "B dim"], classes: Classes, rows: Int[Array, "P"], ids: Int[Array, "P"]
 ) -> Float[Array, "P"]:
     dtype = accumulator_dtype(embeddings, classes)
-    vectors = classes.vectors[ids].astype(dtype)
-    logits = jnp.sum(embeddings[rows].astype(dtype) * vectors, axis=1)
+    vectors = as_scored(classes.vectors[ids], classes.normalized).astype(dtype)
+    logits = jnp.sum(as_scored(embeddings[rows], classes.normalized).astype(dtype) * vectors, axis=1)
     return logits if classes.biases is None else logits + classes.biases[ids]
 
 
@@ -115,7 +122,9 @@ def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float
     pairs = np.zeros((2, size), np.int32)
     pairs[0, : truth.nnz] = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
     pairs[1, : truth.nnz] = truth.indices
-    return np.asarray(_pair_logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
+    mesh = mesh_of(classes)
+    logits = _pair_logits if mesh is None else partial(pair_logits_sharded, mesh=mesh)
+    return np.asarray(logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
 
 
 def _mean_per_row(values: Float[np.ndarray, "nnz"], truth: csr_array) -> Float[np.ndarray, "n"]:

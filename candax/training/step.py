@@ -18,9 +18,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from candax.base import Classes, KeyArray, Query, Sampler, State, never, pytree
-from candax.losses.full import full_softmax
-from candax.models import Classifier, Table, draw_rows, encoder_tables, score_rows, tables_of
-from candax.rows import UniqueRows, gather_rows, rowwise, unique_rows
+from candax.cosines import as_scored
+from candax.losses.full import scores_all_classes
+from candax.models import Classifier, draw_rows, score_rows, tables_of
+from candax.rows import gather_rows, rowwise
+from candax.training.encoding import EncoderSide, RowGradients
 
 
 @pytree
@@ -69,13 +71,6 @@ class Program(NamedTuple):
 _INIT = 2**31 - 1
 
 
-class _Encoded(NamedTuple):
-    embeddings: Float[Array, "B dim"]
-    other: PyTree
-    unique: dict[str, UniqueRows]  # by the encoder's own names, as the gradients of vjp
-    vjp: Callable[[Float[Array, "B dim"]], tuple[PyTree, dict[str, Array]]]
-
-
 class _Objective(NamedTuple):
     """The loss, its gradient to the embeddings, and gradients of the head's rows: (ids, gradient), ids None: all."""
 
@@ -98,9 +93,9 @@ def build(
 
     Args:
         model: see ``candax.models.Classifier``. Its arrays are copied by ``Program.init``.
-        sampler: any sampler; None with ``loss=full_softmax`` alone.
-        loss: any loss on ``SampledLogits``, or ``candax.losses.full_softmax`` (also as ``functools.partial`` with a
-            ``block_size``).
+        sampler: any sampler; None with a loss over all classes alone.
+        loss: any loss on ``SampledLogits``, or one over all classes: ``candax.losses.full_softmax`` (also as
+            ``functools.partial`` with a ``block_size``), or ``candax.losses.over_all_classes`` of a loss.
         optimizer: an elementwise optax transformation; on tables it acts by rows (see ``candax.rows.rowwise``).
         clip_norm: largest global norm of all gradients together, encoder's and rows'; None: no clipping.
         reduce: makes the one number that the step minimises of the batch's losses: their mean, unless examples belong
@@ -128,24 +123,14 @@ def build(
         >>> int(state.step)
         1
     """
-    is_full = getattr(loss, "func", loss) is full_softmax
-    if is_full != (sampler is None):
-        raise ValueError(
-            "expected a sampler with every loss but full_softmax, which scores all classes itself and takes none: "
-            f"got sampler={'None' if sampler is None else 'a sampler'} with loss={loss!r}."
-        )
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"expected clip_norm > 0 or None, got {clip_norm!r}.")
-    by_rows = rowwise(optimizer)
-    clip = optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
-    graph, encoder_table_values, params, other = nnx.split(model.encoder, Table, nnx.Param, ...)
-    table_name = encoder_tables(model)
-    num_rows = {name: table.shape[0] for name, table in tables_of(model).items()}
+    check_pair(sampler, loss)
+    by_rows, clip = rowwise(optimizer), clipping(clip_norm)
+    side = EncoderSide(model)
     num_classes = model.head.num_classes
 
     def init(seed: int) -> TrainState:
         # Copies: a step donates its state, and the model's own arrays must outlive it.
-        own_params, own_other = jax.tree.map(jnp.array, (params, other))
+        own_params, own_other = jax.tree.map(jnp.array, (side.params, side.other))
         tables = {name: jnp.array(table[...]) for name, table in tables_of(model).items()}
         counts = model.head.counts
         key = jax.random.key(seed)
@@ -168,31 +153,14 @@ def build(
 
     def classes(state: TrainState) -> Classes:
         tables = state.tables
-        return Classes(tables["class_vectors"], tables.get("class_biases"), state.counts, jnp.int32(num_classes))
+        return of_rows(tables["class_vectors"], tables.get("class_biases"), state.counts)
 
-    def encoder_of(params: PyTree, other: PyTree) -> Any:
-        # The encoder computes from gathered rows: its own tables stay empty.
-        return nnx.merge(graph, jax.tree.map(lambda _: jnp.zeros(0), encoder_table_values), params, other)
-
-    def encode(state: TrainState, batch: Any) -> _Encoded:
-        lookups = encoder_of(state.params, state.other).lookups(batch)
-        unique, rows = {}, {}
-        for attribute, ids in lookups.items():
-            table = state.tables[table_name[attribute]]
-            unique[attribute] = unique_rows(ids, table.shape[0])
-            rows[attribute] = gather_rows(table, unique[attribute].ids)
-
-        def forward(params: PyTree, rows: dict[str, Array]) -> tuple[Array, PyTree]:
-            encoder = encoder_of(params, state.other)
-            embeddings = encoder.encode(batch, {name: rows[name][unique[name].positions] for name in lookups})
-            return embeddings, nnx.split(encoder, Table, nnx.Param, ...)[3]
-
-        embeddings, vjp, new_other = jax.vjp(forward, state.params, rows, has_aux=True)
-        return _Encoded(embeddings, new_other, unique, vjp)
+    def of_rows(vectors: Array, biases: Array | None, counts: Array | None = None) -> Classes:
+        return Classes(vectors, biases, counts, jnp.int32(num_classes), model.head.normalized)
 
     def all_classes(state: TrainState, embeddings: Array, labels: Array) -> _Objective:
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
-            return reduce(loss(embeddings, Classes(vectors, biases, None, jnp.int32(num_classes)), labels))
+            return reduce(loss(embeddings, of_rows(vectors, biases), labels))
 
         tables = state.tables
         value, (to_embeddings, *to_tables) = jax.value_and_grad(objective, argnums=(0, 1, 2))(
@@ -213,32 +181,20 @@ def build(
         value, (to_embeddings, *to_rows) = jax.value_and_grad(objective, argnums=(0, 1, 2))(embeddings, vectors, biases)
         return _Objective(value, to_embeddings, drawn.ids, _named(*to_rows))
 
-    def gradients(objective: _Objective, encoded: _Encoded) -> tuple[PyTree, dict[str, tuple[Array | None, Array]]]:
-        """Gradients of the encoder's parameters, and for every table (row ids or None for all, gradients)."""
-        params_grad, looked_up = encoded.vjp(objective.embeddings_grad)
-        rows = {name: (objective.ids, grad) for name, grad in objective.row_grads.items()}
-        for attribute, grad in looked_up.items():
-            name, ids = table_name[attribute], encoded.unique[attribute].ids
-            # Fillers have no row, whatever the encoder made of them: they must not count in the norm.
-            grad = jnp.where((ids < num_rows[name]).reshape(-1, *[1] * (grad.ndim - 1)), grad, 0)
-            rows[name] = _add_rows(rows[name], ids, grad, num_rows[name]) if name in rows else (ids, grad)
-        grads = {name: grad for name, (_, grad) in rows.items()}
-        (params_grad, grads), _ = clip.update((params_grad, grads), clip.init((params_grad, grads)))
-        return params_grad, {name: (rows[name][0], grads[name]) for name in rows}
-
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Float[Array, ""]]:
         labels = jnp.asarray(batch.labels)
         key_sample, key_update = jax.random.split(
             jax.random.fold_in(jax.random.wrap_key_data(state.key_data), state.step)
         )
-        encoded = encode(state, batch)
+        encoded = side.encode(state.params, state.other, state.tables, batch)
         embeddings = jax.lax.stop_gradient(encoded.embeddings)
-        query = Query(embeddings, labels, classes(state))
+        query = Query(as_scored(embeddings, model.head.normalized), labels, classes(state))
         if sampler is None:
             objective = all_classes(state, embeddings, labels)
         else:
             objective = candidate_classes(state, query, embeddings, key_sample)
-        params_grad, table_grads = gradients(objective, encoded)
+        head_rows: RowGradients = {name: (objective.ids, grad) for name, grad in objective.row_grads.items()}
+        params_grad, table_grads = side.gradients(encoded, objective.embeddings_grad, head_rows, clip)
 
         updates, params_optimizer = optimizer.update(params_grad, state.params_optimizer, state.params)
         tables, table_optimizers, new_rows = dict(state.tables), dict(state.table_optimizers), {}
@@ -276,7 +232,7 @@ def build(
         )
 
     def embed(state: TrainState, batch: Any) -> Float[Array, "B dim"]:
-        return encode(state, batch).embeddings
+        return side.encode(state.params, state.other, state.tables, batch).embeddings
 
     def update_model(state: TrainState) -> None:
         for name, table in tables_of(model).items():
@@ -292,27 +248,26 @@ def build(
         update_model=update_model,
         schedule=never if sampler is None else sampler.schedule,
         num_classes=num_classes,
-        lookups=lambda batch: {
-            name: (ids, num_rows[table_name[name]]) for name, ids in model.encoder.lookups(batch).items()
-        },
+        lookups=lambda batch: side.lookups(model.encoder, batch),
     )
+
+
+def check_pair(sampler: Sampler | None, loss: Callable[..., Float[Array, "B"]]) -> None:
+    """Raises ValueError where a sampler and a loss do not belong together."""
+    if scores_all_classes(loss) != (sampler is None):
+        raise ValueError(
+            "expected a sampler with every loss but full_softmax and over_all_classes(...), each of which scores all "
+            "classes itself and takes none: "
+            f"got sampler={'None' if sampler is None else 'a sampler'} with loss={loss!r}."
+        )
+
+
+def clipping(clip_norm: float | None) -> optax.GradientTransformation:
+    """Clips all gradients together to a global norm; None: not at all."""
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"expected clip_norm > 0 or None, got {clip_norm!r}.")
+    return optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm)
 
 
 def _named(vectors: Array, biases: Array | None) -> dict[str, Array]:
     return {"class_vectors": vectors} if biases is None else {"class_vectors": vectors, "class_biases": biases}
-
-
-def _add_rows(
-    rows: tuple[Int[Array, "U"] | None, Float[Array, "U dim"]],
-    ids: Int[Array, "V"],
-    grads: Float[Array, "V dim"],
-    num_rows: int,
-) -> tuple[Int[Array, "W"] | None, Float[Array, "W dim"]]:
-    """Adds the row gradients of a second use of the same table: a table gets one update a step."""
-    first_ids, first_grads = rows
-    if first_ids is None:
-        return None, first_grads.at[ids].add(grads, mode="drop", unique_indices=True, indices_are_sorted=True)
-    both = jnp.concatenate([first_ids, ids])
-    unique = unique_rows(jnp.where(both < num_rows, both, -1), num_rows)
-    total = jnp.zeros((both.shape[0], *grads.shape[1:]), grads.dtype)
-    return unique.ids, total.at[unique.positions].add(jnp.concatenate([first_grads, grads]))

@@ -201,7 +201,8 @@ def check_cost(bench: Bench, num_groups: int | None) -> None:
         def step(state: Any, key: jax.Array, query: Query) -> Any:
             candidates = sampler.sample(state, key, query)
             counts = sampler.log_expected_count(state, candidates, candidates.ids, query)
-            rows = jnp.zeros((8, 4))
+            # As in training, where new rows come of what was drawn: an update never goes before its draw.
+            rows = jnp.full((8, 4), jnp.sum(counts))
             return candidates, counts, sampler.update(state, key, query, jnp.arange(8, dtype=jnp.int32), rows)
 
         analysis = jax.jit(step, donate_argnums=0).lower(state, key, query).compile().memory_analysis()

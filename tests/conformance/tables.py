@@ -47,6 +47,24 @@ def labels(classes: Classes, query: Query, groups: int) -> np.ndarray:
     return np.any(np.asarray(query.labels)[:, :, None] == np.arange(classes.num_classes), axis=1)
 
 
+def neighbours(k: int) -> Support:
+    """The labels of a group and the k valid classes whose vectors have the largest cosine with theirs."""
+
+    def support(classes: Classes, query: Query, groups: int) -> np.ndarray:
+        num_valid = int(classes.num_valid)
+        vectors = np.asarray(classes.vectors, np.float64)[:num_valid]
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        cosines = vectors @ vectors.T - 3 * np.eye(num_valid)  # itself last
+        nearest = np.argsort(-cosines, axis=1)[:, : min(k, num_valid - 1)]
+        found = np.zeros((groups, classes.num_classes), bool)
+        for group, of_group in enumerate(np.asarray(query.labels).reshape(groups, -1)):
+            real = of_group[of_group >= 0]
+            found[group, real] = found[group, nearest[real].ravel()] = True
+        return found
+
+    return support
+
+
 class SamplerCase(NamedTuple):
     """A sampler in the suite.
 
@@ -58,7 +76,7 @@ class SamplerCase(NamedTuple):
         delta: the relative bias that the one law's test must see: 1 %, or 5 % where every draw needs a new index.
         random: False: the same candidates for every key.
         cost_grows: True: it streams over all classes, and so is excused from the law that cost does not grow with them.
-        slow: its statistical tests are among the slow tests only.
+        slow: a variant of another one here, whose tests are among the slow ones.
         num_valid: classes in its tests, besides 3 padding rows.
 
     What the one law's expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" the suite builds a
@@ -129,9 +147,7 @@ SAMPLERS: dict[str, SamplerCase] = {
         random=False,
         cost_grows=True,
     ),
-    "bernoulli": SamplerCase(
-        lambda g: samplers.bernoulli(10.0, power=0.3, num_slots=8, num_groups=g), classes_seen, slow=True
-    ),
+    "bernoulli": SamplerCase(lambda g: samplers.bernoulli(10.0, power=0.3, num_slots=8, num_groups=g), classes_seen),
     "bernoulli smoothed": SamplerCase(
         lambda g: samplers.bernoulli(9.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g), slow=True
     ),
@@ -185,6 +201,39 @@ SAMPLERS: dict[str, SamplerCase] = {
         ),
         slow=True,
     ),
+    "partial_fc": SamplerCase(lambda g: samplers.partial_fc(14, num_groups=g)),
+    "knn_label": SamplerCase(lambda g: samplers.knn_label(3, num_groups=g, block_size=8), neighbours(3), random=False),
+    "knn_label anew": SamplerCase(
+        lambda g: samplers.knn_label(3, num_groups=g, block_size=8, from_graph=False),
+        neighbours(3),
+        random=False,
+        cost_grows=True,
+        slow=True,
+    ),
+    # All classes are visited and scored; where some are not, tests/samplers/test_ivf_index.py measures the recall.
+    "ivf_bq": SamplerCase(
+        lambda g: samplers.ivf_bq(6, num_centers=4, hm_num=24, num_kept=24),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        random=False,
+    ),
+    "ivf_bq rotated": SamplerCase(
+        lambda g: samplers.ivf_bq(6, num_centers=4, hm_num=24, num_kept=24, codes="rotated", near="logit"),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        random=False,
+        slow=True,
+    ),
+    "ivf_bq grouped": SamplerCase(
+        lambda g: samplers.ivf_bq(1, num_centers=4, hm_num=12, num_kept=12, num_sampled=18, num_groups=g)
+    ),
+    "grouped top_k": SamplerCase(
+        lambda g: samplers.grouped(samplers.top_k(1, block_size=8), num_sampled=18, num_groups=g),
+        cost_grows=True,
+        slow=True,
+    ),
     "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 
@@ -221,6 +270,15 @@ LOSSES: dict[str, LossCase] = {
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
+    "css with arcface": LossCase(losses.with_margin(losses.arcface, losses.css), likelihood=False),
+    "css with arcface of margin 0": LossCase(
+        losses.with_margin(partial(losses.arcface, margin=0.0, scale=1.0), losses.css), unbiased_normaliser=True
+    ),
+    "sampled_softmax with cosface": LossCase(
+        losses.with_margin(losses.cosface, losses.sampled_softmax), likelihood=False
+    ),
+    "d_softmax": LossCase(losses.d_softmax, likelihood=False),
+    "d_softmax corrected": LossCase(partial(losses.d_softmax, scale=1.0, corrected=True), likelihood=False),
 }
 
 

@@ -10,11 +10,11 @@ from tests.conformance import sampler_laws as laws
 from tests.conformance.tables import SAMPLERS, classes_of
 
 ALL = [(name, groups) for name, case in SAMPLERS.items() for groups in case.groups]
-# Pooled, one group an example: the quick form; the others among the slow tests.
+# One of each kind, one group an example (or the most there are): the rest are among the slow tests.
 QUICK = [(name, case.groups[-1]) for name, case in SAMPLERS.items() if not case.slow]
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if case.slow else name for name, case in SAMPLERS.items()]
-# Between one set a batch and one an example.
-ANY_GROUPS = [pytest.param(*entry, marks=pytest.mark.slow) if entry[1] == 2 else entry for entry in ALL]
+ANY_GROUPS = [entry if entry in QUICK else pytest.param(*entry, marks=pytest.mark.slow) for entry in ALL]
+CHEAP = [entry for entry in NAMES if not SAMPLERS[entry if isinstance(entry, str) else entry.values[0]].cost_grows]
 
 
 @functools.cache
@@ -39,7 +39,8 @@ def test_one_law_in_every_group(name: str, num_groups: int | None) -> None:
     laws.check_one_law(bench_of(name, num_groups), pooled=False)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_one_law_with_fewer_classes_than_samples(name: str) -> None:
     laws.check_one_law(small_bench_of(name, SAMPLERS[name].groups[0]))
 
@@ -60,13 +61,13 @@ def test_law_with_any_groups(check: Callable[[laws.Bench], None], name: str, num
         laws.check_holds_no_arrays,
     ],
 )
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_law(check: Callable[[laws.Bench], None], name: str) -> None:
     check(bench_of(name, SAMPLERS[name].groups[-1]))
 
 
 @pytest.mark.parametrize("check", [laws.check_ids, laws.check_counts_agree])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_law_with_fewer_classes_than_samples(check: Callable[[laws.Bench], None], name: str) -> None:
     bench = small_bench_of(name, SAMPLERS[name].groups[0])
     check(bench)
@@ -76,7 +77,7 @@ def test_law_with_fewer_classes_than_samples(check: Callable[[laws.Bench], None]
         np.testing.assert_array_equal(drawn, np.minimum(bench.support.sum(axis=1), slots))
 
 
-@pytest.mark.parametrize("name", [name for name, case in SAMPLERS.items() if not case.cost_grows])
+@pytest.mark.parametrize("name", CHEAP)
 def test_cost_does_not_grow_with_num_classes(name: str) -> None:
     num_groups = SAMPLERS[name].groups[0]
     laws.check_cost(bench_of(name, num_groups), num_groups)

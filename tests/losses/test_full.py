@@ -1,12 +1,15 @@
 """Full softmax, plain and in blocks, against float64 formulas written out by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from candax.base import Classes
-from candax.losses.full import full_softmax
+from candax.losses import css, ranking, sampled_softmax, subset_softmax
+from candax.losses.full import full_softmax, over_all_classes
 
 FORMS = [None, 128, 5000]
 BATCH, DIM = 6, 12
@@ -142,3 +145,42 @@ def test_wrong_block_size_is_refused():
     embeddings, classes, labels = make()
     with pytest.raises(ValueError, match="block_size"):
         full_softmax(embeddings, classes, labels, block_size=0)
+
+
+@pytest.mark.parametrize("loss", [css, subset_softmax, sampled_softmax])
+def test_any_likelihood_over_all_classes_is_the_full_softmax(loss):
+    embeddings, classes, labels = make(num_valid=650)
+    assert classes.biases is not None
+
+    def both(full):
+        def total(embeddings, vectors, biases):
+            of_rows = dataclasses.replace(classes, vectors=vectors, biases=biases)
+            return jnp.sum(full(embeddings, of_rows, labels))
+
+        return jax.value_and_grad(total, argnums=(0, 1, 2))(embeddings, classes.vectors, classes.biases)
+
+    (value, gradients), (wanted, wanted_gradients) = both(over_all_classes(loss)), both(full_softmax)
+    assert float(value) == pytest.approx(float(wanted), rel=1e-5)
+    for got, exact in zip(gradients, wanted_gradients, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=1e-3, atol=1e-5)
+
+
+def test_over_all_classes_a_ranking_knows_the_number_of_valid_classes():
+    classes = Classes(jnp.zeros((12, 2)), None, None, jnp.array(10))
+    labels = jnp.array([[3]])
+    got = over_all_classes(ranking, num_classes=10)(jnp.ones((1, 2)), classes, labels)
+    assert float(got[0]) == pytest.approx(9 * np.log(10), rel=1e-5)  # log(1 + e^log(9)) for each of 9 others
+
+
+@pytest.mark.parametrize("block_size", [None, 128])
+def test_a_normalised_layer_is_scored_by_cosines(block_size):
+    embeddings, classes, labels = make(num_valid=650)
+    vectors = classes.vectors
+    by_hand = Classes(
+        vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True), None, None, classes.num_valid, normalized=False
+    )
+    wanted = full_softmax(embeddings / jnp.linalg.norm(embeddings, axis=1, keepdims=True), by_hand, labels)
+    got = full_softmax(
+        embeddings, Classes(vectors, None, None, classes.num_valid, normalized=True), labels, block_size=block_size
+    )
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)

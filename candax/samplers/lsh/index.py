@@ -106,7 +106,9 @@ class Index(NamedTuple):
         def fill(tables: Tables, key: KeyArray, classes: Classes) -> LSHState:
             key_hash, key_build = jax.random.split(key)
             hasher = self.hasher(tables.buckets.shape[1])
-            biases, longest = (None, None) if self.near == "vector" else (_copy(classes.biases), _longest(classes))
+            # Logits of a normalised head are cosines: near in logit is near in vector.
+            as_vectors = self.near == "vector" or classes.normalized
+            biases, longest = (None, None) if as_vectors else (_copy(classes.biases), _longest(classes))
             parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
 
             def prepare(rows: Array, start: Array) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.cosines import as_scored
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
@@ -88,7 +89,8 @@ def lsh_top_k(
             embedding, ids = example
             real = ids < state.num_valid
             at = jnp.where(real, ids, 0)
-            logits = jnp.matmul(classes.vectors[at], embedding, preferred_element_type=jnp.float32)
+            vectors = as_scored(classes.vectors[at], classes.normalized)
+            logits = jnp.matmul(vectors, embedding, preferred_element_type=jnp.float32)
             if classes.biases is not None:
                 logits = logits + classes.biases[at]
             scores, place = jax.lax.top_k(jnp.where(real, logits, -jnp.inf), min(k, ids.shape[0]))

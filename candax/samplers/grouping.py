@@ -1,0 +1,165 @@
+"""Sample grouping: the examples of a group share what each of them retrieves, its labels, and a uniform fill."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import Candidates, Facts, KeyArray, Query, Sampler, State
+from candax.samplers.lsh.edits import EMPTY
+from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
+from candax.samplers.selection import smallest
+from candax.samplers.static import check_positive, count_groups
+
+
+def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:
+    """How many classes each example retrieves: k = C_sub g / B, rounded down, at least 1.
+
+    So many that a group has ``num_sampled`` of them if no class is found twice.
+
+    Args:
+        num_sampled: C_sub, classes a group.
+        batch_size: B, examples a batch, on all devices together.
+        num_groups: g, groups a batch.
+
+    Returns:
+        k.
+
+    Raises:
+        ValueError: for numbers below 1.
+
+    Example:
+        >>> classes_per_example(1000, batch_size=256, num_groups=8)
+        31
+
+    Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), equation 8.
+    """
+    for name, value in (("num_sampled", num_sampled), ("batch_size", batch_size), ("num_groups", num_groups)):
+        check_positive(name, value)
+    return max(1, num_sampled * num_groups // batch_size)
+
+
+def grouped(
+    sampler: Sampler,
+    *,
+    num_sampled: int,
+    num_groups: int | None = 1,
+    scores: Callable[[Candidates], Float[Array, "B k"]] | None = None,
+) -> Sampler:
+    """Groups of examples share exactly ``num_sampled`` distinct classes: the sample grouping of ANN Softmax.
+
+    A group's set is the union of what its examples retrieve and all their labels; free slots take uniformly random
+    other classes. If the union is too large, labels stay first, then the classes of best score.
+
+    **Expected counts.** Labels and retrieved classes in the set have count 1. With n of them and F = num_sampled - n
+    free slots, every other class has count F / (num_valid - n), the probability that it is drawn. So, whatever was
+    retrieved, a sum over all classes is estimated without bias where slots are free, as ``css`` does; a loss without
+    counts (``subset_softmax``) is the paper's method. Without free slots, classes outside the set have count 0, and
+    nothing corrects for them: hence ``facts.covers_all`` is False, and ``facts.exact`` holds for the classes that have
+    a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately.
+
+    Args:
+        sampler: retrieves classes for every example by itself, without replacement: ``top_k``, ``lsh_top_k`` ...
+        num_sampled: C_sub, slots a group; slots in excess of the number of valid classes are masked.
+        num_groups: G, groups a batch (1: one shared set); None: one an example.
+        scores: the score of each retrieved class, from the retriever's candidates; the best of the group's examples
+            counts. Default: minus its slot, for retrievers that return the best first.
+
+    Returns:
+        A ``Sampler`` with the state, updates, refreshes and schedule of the given one.
+
+    Raises:
+        ValueError: for numbers out of range or a sampler with replacement; in ``sample`` if the sampler returns shared
+            sets or the groups do not divide the batch.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> classes = cx.Classes(jnp.eye(6), None, None, jnp.int32(6))
+        >>> sampler = cx.samplers.grouped(cx.samplers.top_k(1), num_sampled=4)
+        >>> query = cx.Query(jnp.eye(6)[jnp.array([2, 2])], jnp.array([[5], [0]]), classes)
+        >>> candidates = sampler.sample((), jax.random.key(1), query)
+        >>> sorted(candidates.ids[0].tolist()) in ([0, 1, 2, 5], [0, 2, 3, 5], [0, 2, 4, 5])
+        True
+        >>> counts = sampler.log_expected_count((), candidates, jnp.arange(6)[None], query)
+        >>> [round(float(x), 3) for x in jnp.exp(counts)[0]]
+        [1.0, 0.333, 1.0, 0.333, 0.333, 1.0]
+
+    Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), algorithm 2; what happens
+        on overflow is not said there.
+    """
+    check_positive("num_sampled", num_sampled)
+    check_positive("num_groups", num_groups)
+    if sampler.facts.with_replacement:
+        raise ValueError("expected a sampler without replacement, such as top_k, got one that returns classes twice.")
+
+    def sample(state: State, key: KeyArray, query: Query) -> Candidates:
+        groups = count_groups(num_groups, query)
+        key_retrieve, key_fill = jax.random.split(key)
+        retrieved = sampler.sample(state, key_retrieve, query)
+        if retrieved.ids.shape[0] != query.embeddings.shape[0]:
+            raise ValueError(
+                f"expected a sampler with one set an example, got {retrieved.ids.shape[0]} sets for a batch of "
+                f"{query.embeddings.shape[0]}: leave its own num_groups out."
+            )
+        if scores is None:
+            score = jnp.broadcast_to(-jnp.arange(retrieved.ids.shape[1], dtype=jnp.float32), retrieved.ids.shape)
+        else:
+            score = scores(retrieved)
+        labels = _labels(query, groups)
+        ids = jnp.where(retrieved.mask, retrieved.ids, EMPTY).reshape(groups, -1)
+        ids = jnp.concatenate([labels, ids], axis=1)
+        order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), _falling(score.reshape(groups, -1))], axis=1)
+        found = _best(ids, order, num_sampled)
+        filled = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)
+        drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape), filled.mask, (found, filled.log_fill))
+        counts = log_expected_count(state, drawn, drawn.ids, query)
+        return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
+
+    def log_expected_count(
+        state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del state
+        found, log_fill = candidates.draw
+        known = is_found(Found(*found), ids) | is_found(distinct(_labels(query, ids.shape[0])), ids)
+        return jnp.where(ids < query.classes.num_valid, jnp.where(known, 0.0, log_fill[:, None]), -jnp.inf)
+
+    facts = Facts(
+        covers_all=False,
+        draw_independent=sampler.facts.draw_independent,
+        with_replacement=False,
+        exact=True,
+        law_over="draw",
+    )
+    return sampler._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
+
+
+def _labels(query: Query, groups: int) -> Int[Array, "G labels"]:
+    """The labels of each group's examples, ``EMPTY`` where there is none."""
+    return jnp.where(query.labels >= 0, query.labels, EMPTY).reshape(groups, -1).astype(jnp.int32)
+
+
+def _falling(scores: Float[Array, "G n"]) -> Array:
+    """Numbers of 32 bits that rise as scores fall, for any score but NaN; at least 1."""
+    bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
+    rising = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+    return jnp.maximum(~rising, 1)
+
+
+def _best(ids: Int[Array, "G n"], order: Array, num: int) -> Found:
+    """The distinct ids of each group; where they are more than ``num``, those of lowest order."""
+    ids, order = jax.lax.sort((ids, order), num_keys=2, dimension=1)
+    # Equal ids stand together, the one of lowest order in front.
+    first = _firsts(ids)
+    number = jnp.minimum(jnp.sum(first, axis=1, dtype=jnp.int32), num)
+    order = jnp.where(first, order, jnp.uint32(0xFFFFFFFF))
+    size = min(num, ids.shape[1])
+    place = jax.vmap(lambda order: smallest(order, size, 32))(order)
+    kept = jnp.where(jnp.take_along_axis(first, place, axis=1), jnp.take_along_axis(ids, place, axis=1), EMPTY)
+    return Found(jnp.sort(kept, axis=1), number)
+
+
+def _firsts(ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
+    """The first of each run of equal ids, none for ``EMPTY``."""
+    changes = jnp.concatenate([jnp.ones_like(ids[:, :1], bool), ids[:, 1:] != ids[:, :-1]], axis=1)
+    return changes & (ids != EMPTY)

@@ -1,0 +1,70 @@
+"""The factory of an index, where its arguments are explained."""
+
+from candax.samplers.ivf.codes import Codes
+from candax.samplers.ivf.index import IVFIndex
+from candax.samplers.ivf.keys import Near
+from candax.samplers.static import check_positive
+
+
+def ivf_index(
+    *,
+    num_centers: int,
+    hm_num: int,
+    num_kept: int | None = None,
+    codes: Codes = "mean",
+    near: Near = "vector",
+    query_bits: int = 4,
+    num_iterations: int = 10,
+    points_per_center: int = 64,
+) -> IVFIndex:
+    """An inverted file with one-bit codes (IVF-BQ): approximate search for the largest logits e . w_c + b_c.
+
+    Classes are put into lists by k-means on their normalised vectors. A query visits its nearest lists until about
+    ``hm_num`` codes are seen, keeps the ``num_kept`` best by their codes, and scores those exactly, as the head does:
+    biases included, cosines where it is normalised.
+
+    **How much is read.** Lists are stored in blocks of at most 128 places, and every query reads the same number of
+    whole blocks, 9/8 hm_num / block: of the last list perhaps only some. The paper visits whole lists, and so more
+    than HM_num codes (figure 2: 12 for 10); here the last block of a list is filled in part, so that the number of
+    classes seen is about hm_num and at most 9/8 of it (rounded up to a block). With ``hm_num`` >= num_classes
+    everything is visited, and with ``num_kept`` >= num_classes too the search is exact.
+
+    Args:
+        num_centers: lists; 64 to 1024 in the paper.
+        hm_num: codes seen a query; the paper's HM_num, num_classes / 10 or / 20 there.
+        num_kept: how many of them are scored exactly; the paper's k'. Default: hm_num / 10. A search for k takes at
+            least k.
+        codes: "mean": the paper's, cheapest. "rotated": a random rotation and an estimator without bias, for vectors
+            whose coordinates differ in variance or depend on each other; a query costs ``query_bits`` times as many
+            comparisons, a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
+        near: which vectors are clustered and coded: "vector": the class vectors; their lengths and biases play no part
+            in the choice of lists, nor in "mean" codes. "logit": class vectors extended by bias and length, so that
+            near means of large logit; for classes that differ much in these. See ``class_keys``.
+        query_bits: bits of a query's coordinate, with "rotated" codes.
+        num_iterations: of k-means, at the build and at each refresh.
+        points_per_center: an iteration of k-means sees at most so many classes a centre.
+
+    Returns:
+        An ``IVFIndex``: pure functions ``build(key, classes)``, ``search(state, embeddings, classes, k)``,
+        ``update(state, row_ids, rows)`` and ``refresh(state, key, classes)``, to be jitted.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> vectors = jax.random.normal(jax.random.key(0), (1000, 16))
+        >>> classes = cx.Classes(vectors, None, None, jnp.int32(1000))
+        >>> index = cx.samplers.ivf_index(num_centers=8, hm_num=1000, num_kept=200)
+        >>> state = jax.jit(index.build)(jax.random.key(1), classes)
+        >>> scores, ids = jax.jit(index.search, static_argnums=3)(state, 9 * vectors[:3], classes, 5)
+        >>> ids[:, 0].tolist()
+        [0, 1, 2]
+
+    Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 3.2.
+    """
+    check_positive("hm_num", hm_num)
+    kept = max(1, hm_num // 10) if num_kept is None else num_kept
+    index = IVFIndex(num_centers, hm_num, kept, codes, near, query_bits, num_iterations, points_per_center)
+    index.check()
+    return index

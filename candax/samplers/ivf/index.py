@@ -1,0 +1,285 @@
+"""An inverted file with one-bit codes over class vectors: built, updated by rows, searched."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from candax.base import Classes, KeyArray, pytree, static_field
+from candax.blocks import Block, walk
+from candax.cosines import as_scored, unit
+from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
+from candax.samplers.ivf.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
+from candax.samplers.selection import smallest
+from candax.samplers.static import check_positive
+
+# Queries are searched so many at a time that codes and rows read together hold about this many numbers.
+_SCRATCH = 1 << 22
+# Codes are made of so many numbers of class rows at a time.
+_ENCODED = 1 << 20
+# Up to so many centres the start is k-means++, whose cost grows with their square.
+_PLUS_PLUS = 4096
+
+
+@pytree
+class IVFState:
+    """Centres, lists, codes, and updates since the lists were built.
+
+    About num_classes * (8 + width / 8) bytes with "mean" codes, 8 or 12 a class more with "rotated" ones.
+
+    Attributes:
+        centers: of length 1, turned like the keys.
+        lists: which class is where.
+        codes: what each place holds of its class; the words of a block stand next to each other.
+        book: what codes are made with.
+        num_valid: classes; rows behind them are in no list.
+        updates: since the last refresh.
+        biases: at the last refresh, and the largest length then, where keys are extended by them.
+        longest: see ``biases``.
+        normalized: the head is, as it was at the build.
+    """
+
+    centers: Float[Array, "centers width"]
+    lists: Lists
+    codes: UInt32[Array, "blocks record block"]
+    book: Codebook
+    num_valid: Int[Array, ""]
+    updates: Int[Array, ""]
+    biases: Float[Array, "num_classes"] | None
+    longest: Float[Array, ""] | None
+    normalized: bool = static_field(default=False)
+
+
+class IVFIndex(NamedTuple):
+    """The static numbers of an index, and what can be done with its state. ``ivf_index`` makes and explains them."""
+
+    num_centers: int
+    hm_num: int
+    num_kept: int
+    codes: Codes
+    near: Near
+    query_bits: int
+    num_iterations: int
+    points_per_center: int
+
+    def check(self) -> None:
+        """Raises ValueError for numbers out of range."""
+        for name in ("num_centers", "hm_num", "num_kept", "query_bits", "num_iterations", "points_per_center"):
+            check_positive(name, getattr(self, name))
+        if self.codes not in ("mean", "rotated"):
+            raise ValueError(f'expected codes "mean" or "rotated", got {self.codes!r}.')
+        if self.near not in ("vector", "logit"):
+            raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
+        if self.query_bits > 8:
+            raise ValueError(f"expected query_bits from 1 to 8, got {self.query_bits}.")
+        if self.num_kept > self.hm_num:
+            raise ValueError(
+                f"expected num_kept <= hm_num, got num_kept={self.num_kept} to be kept of hm_num={self.hm_num} codes."
+            )
+
+    @property
+    def _coder(self) -> Coder:
+        return Coder(self.codes, self.query_bits)
+
+    def _extends(self, normalized: bool) -> bool:
+        """Whether keys are extended: near in the logit of a normalised head is near in the vector."""
+        return self.near == "logit" and not normalized
+
+    def _keeps_biases(self, classes: Classes) -> bool:
+        """Whether codes hold the biases, to add them to the estimates."""
+        return self.codes == "rotated" and not self._extends(classes.normalized) and classes.biases is not None
+
+    def build(self, key: KeyArray, classes: Classes) -> IVFState:
+        """Centres, lists and codes of all valid classes.
+
+        O(num_classes * num_centers * dim), by blocks: beside the state and 12 bytes a class for sorting it holds a few
+        million numbers. To be jitted.
+
+        Args:
+            key: for k-means, and for the rotation.
+            classes: the output layer.
+
+        Returns:
+            The state.
+        """
+        key_book, key_centers = jax.random.split(key)
+        width = classes.vectors.shape[1] + (2 if self._extends(classes.normalized) else 0)
+        block = block_size(classes.num_classes, self.num_centers)
+        blocks = num_blocks(classes.num_classes, self.num_centers, block)
+        codes = jnp.zeros((blocks, self._coder.record(width, self._keeps_biases(classes)), block), jnp.uint32)
+        start: Literal["k-means++", "sampled"] = "k-means++" if self.num_centers <= _PLUS_PLUS else "sampled"
+        return self._fill(key_centers, classes, self._coder.new(key_book, width), codes, start)
+
+    def refresh(self, state: IVFState, key: KeyArray, classes: Classes) -> IVFState:
+        """The same from the present classes; k-means starts from the old centres, and the rotation stays."""
+        return self._fill(key, classes, state.book, state.codes, state.centers)
+
+    def _fill(
+        self,
+        key: KeyArray,
+        classes: Classes,
+        book: Codebook,
+        codes: UInt32[Array, "blocks record block"],
+        start: Literal["k-means++", "sampled"] | Float[Array, "centers width"],
+    ) -> IVFState:
+        coder = self._coder
+        longest = longest_key(classes) if self._extends(classes.normalized) else None
+
+        def turned(vectors: Float[Array, "n dim"], biases: Float[Array, "n"] | None) -> Float[Array, "n width"]:
+            return coder.turn(book, class_keys(vectors, biases, longest))
+
+        def take(ids: Int[Array, "n"]) -> Float[Array, "n width"]:
+            vectors = as_scored(classes.vectors[ids], classes.normalized)
+            return turned(vectors, None if classes.biases is None else classes.biases[ids])
+
+        centers = kmeans(
+            key,
+            Points(take, jnp.maximum(classes.num_valid, 1), classes.num_classes),
+            self.num_centers,
+            num_iterations=self.num_iterations,
+            points_per_center=self.points_per_center,
+            start=start,
+        )
+
+        def assign(carry: tuple[Array, Array], block: Block) -> tuple[Array, Array]:
+            vectors = turned(block.vectors, block.biases)
+            which, _ = nearest(centers, vectors)
+            which = jnp.where(block.valid, which, self.num_centers)
+            total = jnp.sum(jnp.where(block.fresh[:, None], unit(vectors), 0.0), axis=0)
+            return jax.lax.dynamic_update_slice_in_dim(carry[0], which, block.start, axis=0), carry[1] + total
+
+        begin = (jnp.zeros(classes.num_classes, jnp.int32), jnp.zeros(centers.shape[1]))
+        at_once = rows_at_once(self.num_centers)
+        assigned, total = walk(classes, jnp.dtype(jnp.float32), assign, begin, block_size=at_once)
+        lists = arrange(assigned, self.num_centers, codes.shape[2])
+        if book.mean is not None:
+            book = Codebook(total / jnp.maximum(classes.num_valid, 1), None, None)
+
+        def encode(codes: Array, block: Block) -> Array:
+            place, which = (
+                jax.lax.dynamic_slice_in_dim(part, block.start, block.valid.shape[0])
+                for part in (lists.places, assigned)
+            )
+            center = centers[jnp.minimum(which, self.num_centers - 1)]
+            biases = block.biases if self._keeps_biases(classes) else None
+            return _write(codes, place, coder.encode(book, turned(block.vectors, block.biases), center, biases))
+
+        at_once = max(128, _ENCODED // centers.shape[1])
+        codes = walk(classes, jnp.dtype(jnp.float32), encode, codes, block_size=at_once)
+        # A copy: the training step donates the biases and the state, each once.
+        copied = None if longest is None or classes.biases is None else jnp.array(classes.biases, copy=True)
+        number = classes.num_valid.astype(jnp.int32)
+        return IVFState(centers, lists, codes, book, number, jnp.int32(0), copied, longest, classes.normalized)
+
+    def update(
+        self, state: IVFState, row_ids: Int[Array, "U"], rows: Float[Array, "U dim"], every: int = 1
+    ) -> IVFState:
+        """New codes for changed rows; each stays in its list, and biases are those of the last refresh.
+
+        O(U * dim), whatever the number of classes; in place on a donated state.
+
+        Args:
+            state: as built.
+            row_ids: unique; ids >= num_valid are ignored.
+            rows: the new class vectors.
+            every: only every so many updates change anything.
+
+        Returns:
+            The state.
+        """
+        updates = state.updates + 1
+        lists, coder, block = state.lists, self._coder, state.codes.shape[2]
+        place = lists.places.at[row_ids].get(mode="fill", fill_value=lists.ids.size)
+        write = (row_ids < state.num_valid) & (updates % every == 0)
+        place = jnp.where(write, place, lists.ids.size)
+
+        def encode() -> UInt32[Array, "U record"]:
+            number, inside = jnp.minimum(place // block, lists.ids.shape[0] - 1), place % block
+            biases = None
+            if state.biases is not None:
+                biases = state.biases.at[row_ids].get(mode="fill", fill_value=0.0)
+            keys = coder.turn(state.book, class_keys(as_scored(rows, state.normalized), biases, state.longest))
+            old = state.codes[number, :, inside]
+            kept = None
+            if old.shape[1] > coder.record(keys.shape[1], has_bias=False):
+                kept = jax.lax.bitcast_convert_type(old[:, -1], jnp.float32)
+            return coder.encode(state.book, keys, state.centers[list_of(lists.first_block, number)], kept)
+
+        if every == 1:
+            made = encode()
+        else:
+            nothing = jnp.zeros((row_ids.shape[0], state.codes.shape[1]), jnp.uint32)
+            made = jax.lax.cond(updates % every == 0, encode, lambda: nothing)
+        codes = _write(state.codes, place, made)
+        rest = (state.book, state.num_valid, updates, state.biases, state.longest, state.normalized)
+        return IVFState(state.centers, lists, codes, *rest)
+
+    def num_reads(self, state: IVFState) -> int:
+        """Blocks a query reads: an eighth more places than ``hm_num``, as a list's last block is filled in part."""
+        blocks, _, block = state.codes.shape
+        if self.hm_num >= state.lists.places.shape[0]:
+            return blocks
+        return min(blocks, -(-9 * self.hm_num // (8 * block)))
+
+    def search(
+        self, state: IVFState, embeddings: Float[Array, "B dim"], classes: Classes, k: int
+    ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+        """The k best classes of each embedding among those of its nearest lists.
+
+        Reads the codes of about ``hm_num`` classes, takes the ``num_kept`` (or k, if that is more) of them that seem
+        best by their codes, scores these exactly, and keeps the k best. To be jitted.
+
+        Args:
+            state: as built.
+            embeddings: any number; some of them are searched at a time, so that scratch stays at 4 million numbers.
+            classes: the output layer now: what is scored.
+            k: classes an embedding.
+
+        Returns:
+            Scores (logits; cosines of a normalised head) in falling order and ids, like ``streaming_top_k``; slots
+            without a class have score -inf and id 0.
+        """
+        reads, block, dim = self.num_reads(state), state.codes.shape[2], embeddings.shape[1]
+        keys = query_keys(embeddings, classes, self._extends(classes.normalized))
+        keys = self._coder.turn(state.book, keys)
+        similar = keys @ state.centers.T
+        seen = visit(state.lists, similar, reads)
+        asked = self._coder.ask(state.book, keys)
+        similar = jnp.take_along_axis(similar, seen.lists, axis=1)
+        kept = min(max(k, self.num_kept), reads * block)
+        scratch = reads * block * (state.codes.shape[1] + 2) + kept * dim
+        at_once = max(1, min(_SCRATCH // scratch, embeddings.shape[0]))
+
+        def one(query: tuple[Array, Asked, Visit, Array]) -> tuple[Array, Array]:
+            embedding, asked, seen, similar = query
+            valid = jnp.arange(block) < seen.filled[:, None]
+            codes = state.codes[seen.blocks]
+            order, bits = self._coder.sort_keys(codes, valid, asked.planes, asked.step, similar, keys.shape[1])
+            position = smallest(order.reshape(-1), kept, bits)
+            read, inside = position // block, position % block
+            real = inside < seen.filled[read]
+            ids = jnp.where(real, state.lists.ids[seen.blocks[read], inside], 0)
+            logits = jnp.where(real, _logits(embedding, ids, classes), -jnp.inf)
+            scores, best = jax.lax.top_k(logits, min(k, kept))
+            return scores, jnp.where(scores > -jnp.inf, ids[best], 0)
+
+        scores, ids = jax.lax.map(one, (embeddings, asked, seen, similar), batch_size=at_once)
+        short = ((0, 0), (0, k - scores.shape[1]))
+        return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
+
+
+def _logits(embedding: Float[Array, "dim"], ids: Int[Array, "kept"], classes: Classes) -> Float[Array, "kept"]:
+    embedding, vectors = (as_scored(part, classes.normalized) for part in (embedding, classes.vectors[ids]))
+    logits = jnp.matmul(vectors, embedding, preferred_element_type=jnp.float32)
+    return logits if classes.biases is None else logits + classes.biases[ids]
+
+
+def _write(
+    codes: UInt32[Array, "blocks record block"], place: Int[Array, "n"], made: UInt32[Array, "n record"]
+) -> UInt32[Array, "blocks record block"]:
+    """Writes codes at places; those beyond all blocks are dropped."""
+    block = codes.shape[2]
+    return codes.at[place // block, :, place % block].set(made, mode="drop")

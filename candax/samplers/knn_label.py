@@ -1,0 +1,121 @@
+"""Neighbours of the labels: the classes whose vectors are nearest to the true class's own vector, found exactly."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.samplers.static import check_positive, count_groups
+
+# Classes whose neighbours are looked for at a time.
+_QUERIES = 1024
+
+
+def knn_label(
+    k: int,
+    *,
+    num_groups: int | None = None,
+    from_graph: bool = True,
+    schedule: Callable[[int], bool] = never,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+) -> Sampler:
+    """The labels of a group's examples and the k nearest other classes of each: KNN softmax.
+
+    Nearest is the largest cosine between class vectors, whatever their lengths, without biases. The set is the union
+    over the group's labels; a class that is a neighbour of several stands in it once, and the slots of repeats are
+    masked (S = (k + 1) * labels slots of a group). Every member has expected count 1: the choice is deterministic,
+    nothing corrects for the classes outside, and the paper trains on it with ``losses.subset_softmax``.
+
+    Cost, with n classes: with ``from_graph`` the state is the graph, 4 n k bytes, as of the last refresh; building it
+    scores all pairs, O(n^2 dim) time with ``[1024, block_size]`` logits at a time, so choose a ``schedule`` of an epoch
+    or so. A draw then reads k ids a label. Without the graph every draw scores all classes, O(labels n dim): always up
+    to date and without memory; cheaper where fewer than n labels are seen between two refreshes.
+
+    Args:
+        k: neighbours a label. Those in excess of the other valid classes are masked.
+        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        from_graph: keep a graph of neighbours, or look for them in every draw.
+        schedule: when the loop rebuilds the graph, ``(step) -> bool``.
+        block_size: the most classes scored at a time.
+
+    Returns:
+        A ``Sampler``.
+
+    Raises:
+        ValueError: if a number is not positive, or when a batch cannot be cut into ``num_groups`` groups.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> vectors = jnp.array([[1.0, 0.0], [5.0, 0.5], [0.0, 1.0], [-1.0, 0.0]])
+        >>> classes = cx.Classes(vectors, None, None, jnp.int32(4))
+        >>> sampler = cx.samplers.knn_label(1)
+        >>> state = sampler.init(jax.random.key(0), classes)
+        >>> query = cx.Query(jnp.zeros((2, 2)), jnp.array([[0], [2]]), classes)
+        >>> sampler.sample(state, jax.random.key(1), query).ids.tolist()
+        [[0, 1], [1, 2]]
+
+    Source: Song et al., Large-Scale Training System for 100-Million Classification at Alibaba (2020), as described by
+        Zhao et al., ANN Softmax (PVLDB 2022), section 2.2.2.
+    """
+    check_positive("k", k)
+    check_positive("num_groups", num_groups)
+    check_positive("block_size", block_size)
+
+    def neighbours(classes: Classes, ids: Int[Array, "n"]) -> Int[Array, "n k"]:
+        """The nearest other classes of each, -1 where there are no more."""
+        by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
+        vectors = jnp.where((ids < classes.num_valid)[:, None], classes.vectors[ids], 0)
+        scores, found = streaming_top_k(vectors, by_cosine, k + 1, block_size=block_size)
+        found = jnp.where((scores > -jnp.inf) & (found != ids[:, None]), found, -1)
+        # A class need not be among its own k + 1 nearest: equal vectors come by id.
+        itself_last = jnp.argsort(found < 0, axis=1, stable=True)
+        return jnp.take_along_axis(found, itself_last[:, :k], axis=1)
+
+    def init(key: KeyArray, classes: Classes) -> State:
+        del key
+        if not from_graph:
+            return ()
+        size = min(_QUERIES, classes.num_classes)
+        blocks = -(-classes.num_classes // size)
+        ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), classes.num_classes - 1).reshape(blocks, size)
+        graph = jax.lax.map(lambda some: neighbours(classes, some), ids)
+        return graph.reshape(-1, k)[: classes.num_classes]
+
+    def refresh(state: State, key: KeyArray, classes: Classes) -> State:
+        del state
+        return init(key, classes)
+
+    def sample(state: State, key: KeyArray, query: Query) -> Candidates:
+        del key
+        groups = count_groups(num_groups, query)
+        labels = query.labels.reshape(-1)
+        of_label = state[jnp.maximum(labels, 0)] if from_graph else neighbours(query.classes, jnp.maximum(labels, 0))
+        found = jnp.concatenate([labels[:, None], jnp.where(labels[:, None] >= 0, of_label, -1)], axis=1)
+        ids, mask = _distinct(found.reshape(groups, -1))
+        return Candidates(ids, jnp.zeros(ids.shape), mask)
+
+    def log_expected_count(
+        state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del state, query
+        # Sorted, with repeats and free slots as -1 in front: see _distinct.
+        held = jnp.where(candidates.mask, candidates.ids, -1)
+        place = jnp.minimum(jax.vmap(jnp.searchsorted)(jnp.sort(held, axis=1), ids), held.shape[1] - 1)
+        known = jnp.take_along_axis(jnp.sort(held, axis=1), place, axis=1) == ids
+        return jnp.where(known, 0.0, -jnp.inf)
+
+    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False)
+    return Sampler(init, sample, log_expected_count, no_update, refresh, schedule, facts)
+
+
+def _distinct(ids: Int[Array, "G n"]) -> tuple[Int[Array, "G n"], Bool[Array, "G n"]]:
+    """The distinct ids >= 0 of each group in rising order, and which slots hold one."""
+    nowhere = jnp.iinfo(jnp.int32).max
+    by_id = jnp.sort(jnp.where(ids < 0, nowhere, ids), axis=1)
+    first = jnp.concatenate([jnp.ones((ids.shape[0], 1), bool), by_id[:, 1:] != by_id[:, :-1]], axis=1)
+    by_id = jnp.sort(jnp.where(first, by_id, nowhere), axis=1)
+    return jnp.where(by_id < nowhere, by_id, 0), by_id < nowhere

@@ -1,0 +1,135 @@
+"""Partial FC: the labels of the batch, filled up with uniformly drawn other classes."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.samplers.static import StaticState, check_positive, count_groups, uniform
+
+
+class _Positives(NamedTuple):
+    """The distinct labels of each group, sorted, and how many there are; free slots hold the largest int32."""
+
+    ids: Int[Array, "G L"]
+    number: Int[Array, "G"]
+
+
+_NOWHERE = jnp.iinfo(jnp.int32).max
+
+
+def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
+    """All labels of a group's examples, and uniformly drawn other classes up to exactly ``num_sampled`` distinct ids.
+
+    With P distinct labels in the group and n valid classes, a label is a candidate for sure, any other class with
+    probability (S - P) / (n - P), without replacement. These are the counts that are reported, 0 and
+    log((S - P) / (n - P)): what is random is the fill, given the batch, and so given the batch the one law holds
+    exactly. A label of another example of the group is a sampled class like any other.
+
+    The published method trains on the candidates without a correction: that is ``losses.subset_softmax``, which reads
+    no counts. With ``losses.css`` the same candidates estimate the full softmax.
+
+    Where a group has more than S distinct labels, a uniformly drawn S of them are kept; labels then have count
+    log(S / P) and all other classes -inf. Choose S above the labels of a group.
+
+    Args:
+        num_sampled: S, candidates a group.
+        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+
+    Returns:
+        A ``Sampler``; its state is that of ``uniform`` without replacement. Slots in excess of the valid classes are
+        masked.
+
+    Raises:
+        ValueError: if a number is not positive, or when a batch cannot be cut into ``num_groups`` groups.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> classes = cx.Classes(jnp.zeros((50, 4)), None, None, jnp.int32(50))
+        >>> sampler = cx.samplers.partial_fc(6)
+        >>> state = sampler.init(jax.random.key(0), classes)
+        >>> query = cx.Query(jnp.zeros((2, 4)), jnp.array([[7], [3]]), classes)
+        >>> candidates = sampler.sample(state, jax.random.key(1), query)
+        >>> candidates.ids[0, :2].tolist(), len(set(candidates.ids[0].tolist()))
+        ([3, 7], 6)
+        >>> [round(float(x), 3) for x in jnp.exp(candidates.log_expected_count[0, 1:3])]  # 1, and 4 / 48
+        [1.0, 0.083]
+
+    Source: An et al., Partial FC: Training 10 Million Identities on a Single Machine (2021), section 3.3.
+    """
+    check_positive("num_sampled", num_sampled)
+    check_positive("num_groups", num_groups)
+    fill = uniform(num_sampled, num_groups=num_groups, replacement=False)
+
+    def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:
+        key_fill, key_positives = jax.random.split(key)
+        positives = _positives(query, count_groups(num_groups, query))
+        # Of S distinct uniform classes at least S - P are no labels, and the first of those are a uniform draw.
+        drawn = fill.sample(state, key_fill, query)
+        is_free = drawn.mask & ~_is_positive(positives, drawn.ids)
+        ids, mask = jax.vmap(_join)(_kept(key_positives, positives, num_sampled), drawn.ids, is_free)
+        joined = Candidates(ids, jnp.zeros(ids.shape), mask, draw=positives)
+        counts = log_expected_count(state, joined, ids, query)
+        return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw=positives)
+
+    def log_expected_count(
+        state: StaticState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del query
+        positives, num_valid = _Positives(*candidates.draw), state.table
+        number = positives.number.astype(jnp.float32)
+        of_label = jnp.log(jnp.minimum(num_sampled / jnp.maximum(number, 1), 1))
+        share = (num_sampled - number) / jnp.maximum(num_valid - number, 1)
+        of_other = jnp.where(share > 0, jnp.log(jnp.clip(share, jnp.finfo(jnp.float32).tiny, 1)), -jnp.inf)
+        counts = jnp.where(_is_positive(positives, ids), of_label[:, None], of_other[:, None])
+        return jnp.where(ids < num_valid, counts, -jnp.inf)
+
+    def init(key: KeyArray, classes: Classes) -> State:
+        return fill.init(key, classes)
+
+    def refresh(state: State, key: KeyArray, classes: Classes) -> State:
+        return fill.refresh(state, key, classes)
+
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=False)
+    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
+
+
+def _positives(query: Query, groups: int) -> _Positives:
+    labels = query.labels.reshape(groups, -1)
+    by_id = jnp.sort(jnp.where(labels < 0, _NOWHERE, labels), axis=1)
+    first = jnp.concatenate([jnp.ones((groups, 1), bool), by_id[:, 1:] != by_id[:, :-1]], axis=1)[:, : by_id.shape[1]]
+    first &= by_id < _NOWHERE
+    return _Positives(jnp.sort(jnp.where(first, by_id, _NOWHERE), axis=1), jnp.sum(first, axis=1, dtype=jnp.int32))
+
+
+def _is_positive(positives: _Positives, ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
+    slots = positives.ids.shape[1]
+    if not slots:
+        return jnp.zeros(ids.shape, bool)
+    place = jnp.minimum(jax.vmap(jnp.searchsorted)(positives.ids, ids), slots - 1)
+    return jnp.take_along_axis(positives.ids, place, axis=1) == ids
+
+
+def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, "G K"]:
+    """The positives of each group, at most ``num_sampled`` of them."""
+    ids = positives.ids
+    if ids.shape[1] <= num_sampled:
+        return ids
+    order = jnp.where(ids < _NOWHERE, jax.random.uniform(key, ids.shape), 2.0)
+    # In their order by id where all are kept, whatever the key.
+    order = jnp.where((positives.number > num_sampled)[:, None], order, jnp.arange(ids.shape[1]))
+    return jnp.take_along_axis(ids, jnp.argsort(order, axis=1)[:, :num_sampled], axis=1)
+
+
+def _join(
+    positives: Int[Array, "K"], others: Int[Array, "S"], is_free: Bool[Array, "S"]
+) -> tuple[Int[Array, "S"], Bool[Array, "S"]]:
+    """The positives, then the first of the others that are free, in as many slots as there are others."""
+    slots = others.shape[0]
+    number = jnp.sum(positives < _NOWHERE)
+    rank = number + jnp.cumsum(is_free) - 1
+    ids = jnp.zeros(slots, jnp.int32).at[jnp.where(is_free, rank, slots)].set(others, mode="drop")
+    ids = ids.at[jnp.where(positives < _NOWHERE, jnp.arange(positives.shape[0]), slots)].set(positives, mode="drop")
+    return ids, jnp.arange(slots) < number + jnp.sum(is_free)

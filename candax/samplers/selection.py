@@ -1,0 +1,115 @@
+"""The smallest of many small integers: a threshold by bits, and the places below it by counting bits.
+
+``lax.top_k`` of long rows is slow on a CPU, and so is every scatter of a number an element. Here a row is only read:
+once for each bit of its keys, to count how many lie below a threshold, and twice to pack comparisons into words.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Integer, UInt32
+
+WORD = 32
+_RUN = 128
+
+
+def pack_bits(bits: Bool[Array, "*n width"]) -> UInt32[Array, "*n words"]:
+    """Bit i of word w is ``bits[32 w + i]``; bits beyond the width are 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pack_bits(jnp.array([True, False, True] + 29 * [False] + [True])).tolist()
+        [5, 1]
+    """
+    short = -bits.shape[-1] % WORD
+    padded = jnp.pad(bits, ((0, 0),) * (bits.ndim - 1) + ((0, short),))
+    places = jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32)
+    return jnp.sum(jnp.where(padded.reshape(*bits.shape[:-1], -1, WORD), places, 0), axis=-1, dtype=jnp.uint32)
+
+
+def select_bit(words: UInt32[Array, "n"], rank: Int[Array, "n"]) -> Int[Array, "n"]:
+    """The place of the bit that has ``rank`` set bits below it; 31 where there is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> select_bit(jnp.array([0b1011], jnp.uint32), jnp.array([2])).tolist()
+        [3]
+    """
+    place = jnp.zeros(words.shape, jnp.int32)
+    for width in (16, 8, 4, 2, 1):
+        low = words & jnp.uint32((1 << width) - 1)
+        below = jax.lax.population_count(low).astype(jnp.int32)
+        higher = rank >= below
+        rank = jnp.where(higher, rank - below, rank)
+        words = jnp.where(higher, words >> width, low)
+        place = place + jnp.where(higher, width, 0)
+    return place
+
+
+def kth_smallest(keys: Integer[Array, "runs run"], num: int, num_bits: int) -> Integer[Array, ""]:
+    """The ``num``-th smallest of all keys, which are below ``2**num_bits``: the largest t with fewer than num keys < t.
+
+    O(num_bits) passes over the keys.
+    """
+    dtype = keys.dtype
+    # Sums down the columns in 16 bits are what a CPU does many of at a time.
+    narrow = jnp.int16 if keys.shape[0] < 1 << 15 else jnp.int32
+
+    def set_bit(i: Array, threshold: Array) -> Array:
+        trial = threshold | (jnp.ones((), dtype) << (num_bits - 1 - i).astype(dtype))
+        below = jnp.sum(jnp.sum(keys < trial, axis=0, dtype=narrow), dtype=jnp.int32)
+        return jnp.where(below < num, trial, threshold)
+
+    return jax.lax.fori_loop(0, num_bits, set_bit, jnp.zeros((), dtype))
+
+
+def positions_of_set_bits(words: UInt32[Array, "words"], num: int) -> Int[Array, "num"]:
+    """The places of the first ``num`` set bits, in rising order; there must be so many."""
+    number = jax.lax.population_count(words).astype(jnp.int32)
+    end = jnp.cumsum(number)
+    # How many words end at or before each slot is the number of the word that the slot lies in.
+    word = jnp.cumsum(jnp.zeros(num, jnp.int32).at[end].add(1, mode="drop"))
+    word = jnp.minimum(word, words.shape[0] - 1)
+    rank = jnp.arange(num, dtype=jnp.int32) - (end - number)[word]
+    return word * WORD + select_bit(words[word], rank)
+
+
+def _first_set_bits(words: UInt32[Array, "words"], num: Int[Array, ""]) -> UInt32[Array, "words"]:
+    """Only the first ``num`` set bits stay."""
+    number = jax.lax.population_count(words).astype(jnp.int32)
+    left = jnp.clip(num - (jnp.cumsum(number) - number), 0, number)
+    below = (jnp.uint32(1) << select_bit(words, left).astype(jnp.uint32)) - 1
+    return jnp.where(left < number, words & below, words)
+
+
+def smallest(keys: Integer[Array, "n"], num: int, num_bits: int) -> Int[Array, "num"]:
+    """The places of the ``num`` smallest keys, in rising order of places; of equal keys the first ones are taken.
+
+    Args:
+        keys: of any integer type; at least 0 and below ``2**num_bits``.
+        num: how many, at most n.
+        num_bits: each costs a pass over the keys.
+
+    Returns:
+        int32 places.
+
+    Raises:
+        ValueError: if ``num`` exceeds the number of keys, or the keys' type has fewer bits.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> smallest(jnp.array([7, 3, 3, 0, 3], jnp.int16), num=3, num_bits=3).tolist()
+        [1, 2, 3]
+    """
+    n = keys.shape[0]
+    if num > n:
+        raise ValueError(f"expected at most as many smallest keys as there are, got num={num} of {n}.")
+    info = jnp.iinfo(keys.dtype)
+    if (1 << num_bits) - 1 > int(info.max):
+        raise ValueError(f"expected keys with room for {num_bits} bits, got {keys.dtype}.")
+    if num == n:
+        return jnp.arange(n, dtype=jnp.int32)
+    padded = jnp.pad(keys, (0, -n % _RUN), constant_values=jnp.array(info.max, keys.dtype))
+    kth = kth_smallest(padded.reshape(-1, _RUN), num, num_bits)
+    below, equal = pack_bits(padded < kth), pack_bits(padded == kth)
+    number = jnp.sum(jax.lax.population_count(below), dtype=jnp.int32)
+    return positions_of_set_bits(below | _first_set_bits(equal, num - number), num)

@@ -1,0 +1,79 @@
+"""Several processes on one machine, each with its own devices: ``python -m candax.training.launch 2 train.py ...``.
+
+Starts the script in every process, with addresses in the environment; the script calls ``candax.training.connect()``
+before anything else of JAX, and then trains as one program: ``jax.devices()`` are those of all processes. Across
+machines start one process on each by other means and call ``jax.distributed.initialize`` with their addresses; on
+clusters that JAX knows it needs none.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from candax.training.processes import COORDINATOR, INDEX, NUMBER
+
+_POLL = 0.1
+
+
+def launch(num_processes: int, command: list[str]) -> int:
+    """Runs a command in several processes that ``connect`` joins, until all are done or one has failed.
+
+    Args:
+        num_processes: how many.
+        command: program and arguments.
+
+    Returns:
+        0, or the exit status of the first process that failed; the others are ended then.
+
+    Raises:
+        ValueError: if ``num_processes`` is not positive.
+    """
+    if num_processes < 1:
+        raise ValueError(f"expected num_processes >= 1, got {num_processes}.")
+    coordinator = f"127.0.0.1:{_free_port()}"
+    running = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {COORDINATOR: coordinator, NUMBER: str(num_processes), INDEX: str(index)},
+        )
+        for index in range(num_processes)
+    ]
+    try:
+        while True:
+            states = [process.poll() for process in running]
+            failed = [status for status in states if status]
+            if failed:
+                return failed[0]
+            if all(status == 0 for status in states):
+                return 0
+            time.sleep(_POLL)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.terminate()
+        for process in running:
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def main() -> int:
+    """The command line: the number of processes, the script, and its arguments."""
+    parser = argparse.ArgumentParser(prog="python -m candax.training.launch", description=__doc__.split("\n")[0])
+    parser.add_argument("num_processes", type=int, help="how many processes")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="a Python script and its arguments")
+    arguments = parser.parse_args()
+    if not arguments.command:
+        parser.error("expected a Python script after the number of processes")
+    return launch(arguments.num_processes, [sys.executable, *arguments.command])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""IVF-BQ as a sampler: sets an example and a group, training steps, and their cost."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import candax as cx
+from candax import losses, samplers
+from tests.samplers.test_ivf_index import NUM_CLASSES, clustered, queries_near
+from tests.training import problems
+
+
+def query_of(classes, number=8):
+    labels = np.random.default_rng(3).integers(0, int(classes.num_valid), (number, 2)).astype(np.int32)
+    labels[::2, 1] = -1
+    return cx.Query(queries_near(classes, number), jnp.asarray(labels), classes)
+
+
+def test_groups_share_what_is_retrieved_the_labels_and_a_fill():
+    classes = clustered(num_valid=2800)
+    query = query_of(classes)
+    arguments = {"num_centers": 16, "hm_num": 600, "num_kept": 100}
+    sampler = samplers.ivf_bq(num_sampled=80, num_groups=2, **arguments)
+    alone = samplers.ivf_bq(20, **arguments)  # 80 slots, 2 groups of 4 examples
+    state = jax.jit(sampler.init)(jax.random.key(0), classes)
+    each = jax.jit(alone.sample)(state, jax.random.key(1), query)
+    found = jax.jit(sampler.sample)(state, jax.random.key(1), query)
+    assert found.ids.shape == (2, 80)
+    for group in range(2):
+        ids, labels = set(found.ids[group].tolist()), np.asarray(query.labels)[4 * group : 4 * group + 4]
+        assert len(ids) == 80
+        assert max(ids) < 2800
+        assert set(labels[labels >= 0].tolist()) <= ids
+        retrieved = set(np.asarray(each.ids)[4 * group : 4 * group + 4].reshape(-1).tolist())
+        assert retrieved <= ids if len(retrieved | set(labels.ravel().tolist())) < 80 else len(retrieved & ids) > 60
+
+
+def test_schedule_and_updates_are_those_that_were_asked_for():
+    sampler = samplers.every(samplers.ivf_bq(5, num_centers=4, hm_num=100, update_every=None), 7)
+    assert sampler.update is cx.base.no_update
+    assert [step for step in range(20) if sampler.schedule(step)] == [7, 14]
+
+
+@pytest.mark.parametrize("codes", ["mean", pytest.param("rotated", marks=pytest.mark.slow)])
+def test_training_with_updates_and_refresh_keeps_the_index_current(codes):
+    sampler = samplers.ivf_bq(
+        num_centers=4, hm_num=40, num_kept=20, num_sampled=30, num_groups=4, codes=codes, near="logit"
+    )
+    program = problems.program(sampler, losses.subset_softmax)
+    state = program.init(0)
+    before = np.asarray(state.sampler.codes)
+    for step in range(3):
+        state, loss = program.step(state, problems.Source()[0, step])
+        assert np.isfinite(float(loss))
+    assert np.any(np.asarray(state.sampler.codes) != before)
+    assert int(state.sampler.updates) == 3
+    structure = jax.tree.structure(state.sampler)
+    state = program.refresh(state)
+    assert jax.tree.structure(state.sampler) == structure
+    assert int(state.sampler.updates) == 0
+    state, loss = program.step(state, problems.Source()[0, 3])
+    assert np.isfinite(float(loss))
+
+
+def test_a_normalised_head_is_searched_by_cosine():
+    classes = clustered(normalized=True)
+    query = query_of(classes)
+    query = dataclasses.replace(query, embeddings=cx.cosines.unit(query.embeddings))
+    sampler = samplers.ivf_bq(10, num_centers=8, hm_num=NUM_CLASSES, num_kept=300, codes="rotated")
+    state = jax.jit(sampler.init)(jax.random.key(0), classes)
+    found = jax.jit(sampler.sample)(state, jax.random.key(1), query)
+    cosines = np.asarray(query.embeddings @ cx.cosines.unit(classes.vectors).T)
+    best = np.argsort(-cosines, axis=1)[:, :10]
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(np.asarray(found.ids), best, strict=True)]) > 0.98
+    longer = dataclasses.replace(classes, vectors=classes.vectors.at[5].multiply(100.0))
+    moved = sampler.update(state, jax.random.key(0), query, jnp.array([5]), longer.vectors[5:6])
+    again = jax.jit(sampler.sample)(moved, jax.random.key(1), dataclasses.replace(query, classes=longer))
+    np.testing.assert_array_equal(again.ids, found.ids)
+
+
+def compiled_step(num_classes, codes="mean"):
+    """A training step with grouped retrieval, from shapes alone, and its sampler's state."""
+    sampler = samplers.ivf_bq(
+        num_centers=32, hm_num=1024, num_kept=64, num_sampled=100, num_groups=2, codes=codes, near="logit"
+    )
+    encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
+    head = cx.models.Head(num_classes, problems.DIM, rngs=nnx.Rngs(1))
+    model = cx.models.Classifier(encoder, head)
+    program = cx.training.build(model, sampler=sampler, loss=losses.subset_softmax, optimizer=optax.sgd(0.1))
+    state = jax.eval_shape(lambda: program.init(0))
+    return program.step.lower(state, problems.Source()[0, 0]).compile(), state.sampler
+
+
+@pytest.mark.parametrize("codes", [pytest.param("mean", marks=pytest.mark.slow), "rotated"])
+def test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table(codes):
+    few, _ = compiled_step(100_000, codes)
+    many, state = compiled_step(1_000_000, codes)
+    assert few.memory_analysis().temp_size_in_bytes == many.memory_analysis().temp_size_in_bytes
+    shapes = ["[" + ",".join(map(str, leaf.shape)) + "]" for leaf in jax.tree.leaves(state) if leaf.size > 100_000]
+    assert len(shapes) >= 3
+    copied = re.findall(r"= (\S+) copy(?:-start)?\(", many.as_text())
+    assert not [result for result in copied if any(shape in result for shape in shapes)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": None}, "expected k"),
+        ({"k": 0}, "k"),
+        ({"num_groups": 2}, "num_sampled"),
+        ({"num_sampled": 0}, "num_sampled"),
+        ({"update_every": 0}, "update_every"),
+        ({"num_kept": 101}, "num_kept"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong, message):
+    with pytest.raises(Exception, match=message):
+        samplers.ivf_bq(**({"k": 5, "num_centers": 4, "hm_num": 100} | wrong))

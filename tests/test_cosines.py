@@ -1,0 +1,39 @@
+"""Rows of length 1: by hand, in both directions, and nothing bad from rows without a length."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.cosines import as_scored, unit
+
+
+def test_rows_have_length_one_and_keep_their_direction():
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5)), jnp.float32)
+    got = unit(rows)
+    np.testing.assert_allclose(jnp.linalg.norm(got, axis=-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(got * jnp.linalg.norm(rows, axis=-1, keepdims=True), rows, rtol=1e-5)
+
+
+def test_gradient_is_that_of_the_quotient():
+    rng = np.random.default_rng(1)
+    rows, weights = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    got = jax.grad(lambda rows: jnp.sum(unit(rows) * jnp.asarray(weights, jnp.float32)))(jnp.asarray(rows, jnp.float32))
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    along = rows / length
+    wanted = (weights - np.sum(weights * along, axis=1, keepdims=True) * along) / length
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_without_length_are_zeros_without_gradient():
+    rows = jnp.array([[0.0, 0.0], [1e-30, 0.0], [jnp.nan, 1.0], [3.0, 4.0]])
+    np.testing.assert_allclose(unit(rows)[:3], 0)
+    gradient = jax.grad(lambda rows: jnp.sum(unit(rows) ** 2 + unit(rows)))(rows)
+    np.testing.assert_array_equal(gradient[:3], 0)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_narrow_rows_become_float32_and_others_stay():
+    assert unit(jnp.ones((2, 3), jnp.bfloat16)).dtype == jnp.float32
+    rows = jnp.ones((2, 3), jnp.bfloat16)
+    assert as_scored(rows, False) is rows
+    np.testing.assert_allclose(as_scored(rows, True), 3**-0.5, rtol=1e-6)

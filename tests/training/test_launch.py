@@ -1,0 +1,52 @@
+"""Several processes train as one, by the documented command; a failure ends them all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from candax.training.launch import launch
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+ROOT = SCRIPT.parents[2]
+
+
+def results(command: list[str], devices: int) -> list[dict]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("kind", ["given", "made"])
+def test_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
+    together = results(["-m", "candax.training.launch", "2", str(SCRIPT), str(tmp_path / "two" / kind)], 2)
+    (alone,) = results([str(SCRIPT), str(tmp_path / "one" / kind)], 4)
+    assert alone["processes"] == 1
+    assert [found["processes"] for found in together] == [2, 2]
+    for found in together:
+        assert found["devices"] == alone["devices"] == 4
+        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+        assert found["log_likelihood"] == pytest.approx(alone["log_likelihood"], rel=1e-5)
+
+
+def test_one_failure_ends_all() -> None:
+    code = "import os, sys, time; sys.exit(3) if os.environ['CANDAX_PROCESS'] == '1' else time.sleep(60)"
+    assert launch(3, [sys.executable, "-c", code]) == 3
+
+
+def test_refuses_no_processes() -> None:
+    with pytest.raises(ValueError, match="num_processes >= 1"):
+        launch(0, ["true"])
