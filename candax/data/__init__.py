@@ -5,6 +5,7 @@ import os
 from candax.data.batches import Batch, Batches, batch, evaluation_batches, num_batches
 from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
+from candax.data.flattening import distance_from_uniform, flatten_labels
 from candax.data.prefetching import prefetch
 from candax.data.python_stdlib import python_stdlib
 from candax.data.text import python_corpus, text_corpus
@@ -21,7 +22,9 @@ __all__ = [
     "SentenceBatches",
     "batch",
     "corpus_of",
+    "distance_from_uniform",
     "evaluation_batches",
+    "flatten_labels",
     "load",
     "num_batches",
     "prefetch",

@@ -1,12 +1,26 @@
 """Diagnostics: how far sampled losses are from the full softmax, against the number of samples.
 
-``diagnose`` measures, ``table`` and ``draw`` show, ``pairs`` lists sampler x loss pairs.
+``diagnose`` measures, ``table`` and ``draw`` show, ``pairs`` lists sampler x loss pairs. ``measure_staleness`` says how
+fast an adaptive sampler falls behind the model between refreshes, ``staleness_table`` and ``draw_staleness`` show it.
 """
 
 from candax.diagnostics.diagnosing import diagnose
 from candax.diagnostics.methods import Method, pairs
 from candax.diagnostics.report import draw, table
 from candax.diagnostics.result import Diagnostics
+from candax.diagnostics.staleness import Staleness, draw_staleness, measure_staleness, staleness_table
 from candax.diagnostics.statistics import Measure
 
-__all__ = ["Diagnostics", "Measure", "Method", "diagnose", "draw", "pairs", "table"]
+__all__ = [
+    "Diagnostics",
+    "Measure",
+    "Method",
+    "Staleness",
+    "diagnose",
+    "draw",
+    "draw_staleness",
+    "measure_staleness",
+    "pairs",
+    "staleness_table",
+    "table",
+]

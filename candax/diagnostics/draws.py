@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
+from candax.base import Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
+from candax.diagnostics.top_k import top_k_share, which_count
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
 from candax.models import draw_rows, score_rows
@@ -81,20 +82,18 @@ def exactly(query: Query, top_k: int) -> Exact:
     def mean_loss(
         embeddings: Array, vectors: Array, biases: Array | None
     ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
-        losses = full_softmax(
-            embeddings, Classes(vectors, biases, None, classes.num_valid), labels, block_size=DEFAULT_BLOCK_SIZE
-        )
+        of_vectors = Classes(vectors, biases, None, classes.num_valid, classes.normalized)
+        losses = full_softmax(embeddings, of_vectors, labels, block_size=DEFAULT_BLOCK_SIZE)
         return jnp.mean(losses), losses
 
     (to_embeddings, to_vectors, to_biases), losses = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
         embeddings, classes.vectors, classes.biases
     )
-    is_label = jnp.any(top_ids[:, :, None] == labels[:, None, :], axis=2)
     return Exact(
         log_normalizer=log_normalizer,
         mean_true=log_normalizer - losses,
         top_ids=top_ids,
-        top_counts=(scores > -jnp.inf) & ~is_label,
+        top_counts=which_count(scores, top_ids, labels),
         gradients=Gradients(to_embeddings, _columns(to_vectors, to_biases)),
     )
 
@@ -152,7 +151,7 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
             log_z_error=losses + mean_over_labels(logits.true, logits.true_mask) - exact.log_normalizer,
             num_candidates=jnp.sum(logits.sampled_mask, axis=1).astype(jnp.float32),
             effective_sample_size=_effective_sample_size(logits),
-            top_k_share=_top_k_share(drawn.candidates, exact),
+            top_k_share=top_k_share(drawn.candidates, exact.top_ids, exact.top_counts),
             embeddings=_closeness(to_embeddings, exact.gradients.embeddings, earlier.embeddings),
             classes=_closeness_of_rows(rows, drawn.ids, exact.gradients.classes, earlier.classes, if_untouched),
         )
@@ -185,21 +184,6 @@ def _effective_sample_size(logits: SampledLogits) -> Float[Array, "B"]:
     log_sum = log_sum_exp(logits.true, nobody, log_weight, keep)
     log_squares = log_sum_exp(logits.true, nobody, 2 * log_weight, keep)
     return jnp.where(jnp.any(keep, axis=1), jnp.exp(2 * log_sum - log_squares), 0.0)
-
-
-def _top_k_share(candidates: Candidates, exact: Exact) -> Float[Array, "B"]:
-    """The share of the best classes that are candidates, 0 where none of them counts."""
-    groups, num_sampled = candidates.ids.shape
-    batch_size, top_k = exact.top_ids.shape
-    if not num_sampled:
-        return jnp.zeros(batch_size)
-    nowhere = jnp.iinfo(jnp.int32).max
-    by_id = jnp.sort(jnp.where(candidates.mask, candidates.ids, nowhere), axis=1)
-    wanted = exact.top_ids.reshape(groups, -1)
-    place = jnp.minimum(jax.vmap(jnp.searchsorted)(by_id, wanted), num_sampled - 1)
-    held = (jnp.take_along_axis(by_id, place, axis=1) == wanted).reshape(batch_size, top_k)
-    count = jnp.sum(exact.top_counts, axis=1)
-    return jnp.sum(held & exact.top_counts, axis=1) / jnp.maximum(count, 1)
 
 
 def _closeness(g: Float[Array, "n d"], full: Float[Array, "n d"], earlier: Float[Array, "n d"]) -> Closeness:

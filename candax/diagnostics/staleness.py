@@ -1,0 +1,215 @@
+"""How fast an adaptive sampler falls behind the model: recall of the best classes against steps since a refresh."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from rich.box import SIMPLE
+from rich.table import Table
+
+from candax.base import Candidates, KeyArray, Query, Sampler, State
+from candax.blocks import streaming_evaluate
+from candax.cosines import as_scored
+from candax.diagnostics.report import with_error
+from candax.diagnostics.statistics import NOTHING, Measure, mean
+from candax.diagnostics.top_k import top_k_share, which_count
+from candax.training import Program, TrainState, check_batch
+from candax.training.loop import BatchSource
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Staleness:
+    """Recall against steps since a refresh; every measure has a value and a standard error for each of P times.
+
+    Recall is the share of an example's exact ``top_k`` best classes that are candidates. Labels do not count, on either
+    side; examples whose best classes are all labels are left out.
+
+    Attributes:
+        steps: since the refresh; the first is 0.
+        recall: with the sampler's state as it is: refreshed at step 0, then only what its ``update`` made of it.
+        fresh_recall: with a state refreshed at that moment.
+        lost: the second minus the first, from the same draws: what staleness costs.
+        top_k: how many best classes.
+        num_examples: that were measured at each time.
+    """
+
+    steps: Int[np.ndarray, "P"]
+    recall: Measure
+    fresh_recall: Measure
+    lost: Measure
+    top_k: int
+    num_examples: int
+
+
+def measure_staleness(
+    program: Program,
+    sampler: Sampler,
+    state: TrainState,
+    batches: BatchSource,
+    measured: Sequence[Any],
+    *,
+    num_steps: int,
+    every: int,
+    top_k: int = 10,
+    key: KeyArray,
+) -> Staleness:
+    """Refreshes a sampler, trains on without another refresh, and measures which of the best classes it still finds.
+
+    At step 0, then ``every`` so many steps and after the last, candidates are drawn for the ``measured`` batches twice:
+    with the sampler's state in training, and with a copy that is refreshed from the classes as they now are. All
+    refreshes use one key, and the two draws for a batch another one: a sampler with random parameters (the hash
+    functions of LSH) has the same ones in both, so that its ``lost`` recall is staleness and no luck. The recalls
+    themselves are those of one refresh; another ``key`` gives another one.
+
+    Standard errors are over the measured batches, which stand for all such batches and draws: the examples of one batch
+    may share candidates, so they count as one observation.
+
+    Cost, beside that of training: at each time a refresh, and for each measured batch the logits of all classes. The
+    sampler's schedule is not asked. Memory: two copies of the sampler's state and one of the training state.
+
+    Args:
+        program: built with ``sampler``.
+        sampler: the same; adaptive, as others lose nothing.
+        state: where training stands. It is copied: the caller's stays valid.
+        batches: what training goes on with, from the batch of step ``state.step``.
+        measured: at least 2 batches, of test examples, say; their size is the one that candidates are drawn for.
+        num_steps: steps to train.
+        every: steps between measurements.
+        top_k: how many best classes.
+        key: of refreshes and draws; equal keys give equal results.
+
+    Returns:
+        A ``Staleness``.
+
+    Raises:
+        ValueError: for numbers or ids out of range.
+        FloatingPointError: if the loss is no longer finite.
+
+    Example:
+        >>> import numpy as np, optax
+        >>> from flax import nnx
+        >>> from scipy.sparse import csr_array
+        >>> import candax as cx
+        >>> model = cx.models.Classifier(
+        ...     cx.models.SparseMLP(9, 4, rngs=nnx.Rngs(0)), cx.models.Head(9, 4, rngs=nnx.Rngs(1))
+        ... )
+        >>> sampler = cx.samplers.lsh(hash=cx.samplers.simhash(), num_tables=4, num_hashes=2)
+        >>> program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.sgd(1.0))
+        >>> eye = cx.data.Examples(csr_array(np.eye(9, dtype=np.float32)), csr_array(np.eye(9, dtype=bool)))
+        >>> batches = cx.data.Batches(eye, batch_size=3, seed=0)
+        >>> result = measure_staleness(
+        ...     program, sampler, program.init(0), batches, [batches[0, 0], batches[0, 1]],
+        ...     num_steps=5, every=2, top_k=3, key=jax.random.key(0),
+        ... )
+        >>> result.steps.tolist(), float(result.lost.value[0])
+        ([0, 2, 4, 5], 0.0)
+    """
+    _check(program, measured, num_steps, every, top_k)
+    key_refresh, key_draw = jax.random.split(key)
+    refresh = jax.jit(sampler.refresh)  # not donated: the old state is still needed
+
+    def refreshed_sampler() -> State:
+        return refresh(state.sampler, key_refresh, program.classes(state))
+
+    def measure() -> tuple[Measure, Measure, Measure]:
+        classes, fresh = program.classes(state), refreshed_sampler()
+        stale_and_fresh = []
+        for i, batch in enumerate(measured):
+            embeddings = as_scored(program.embed(state, batch), classes.normalized)
+            query = Query(embeddings, jnp.asarray(batch.labels), classes)
+            key_batch = jax.random.fold_in(key_draw, i)
+            stale, refreshed, counted = map(
+                np.asarray, _shares(sampler.sample, top_k, state.sampler, fresh, key_batch, query)
+            )
+            if counted.any():
+                stale_and_fresh.append([stale[counted].mean(dtype=float), refreshed[counted].mean(dtype=float)])
+        if len(stale_and_fresh) < 2:
+            return NOTHING, NOTHING, NOTHING
+        stale, refreshed = np.array(stale_and_fresh).T
+        return mean(stale), mean(refreshed), mean(refreshed - stale)
+
+    # Copies: a step donates its state, each array of it once.
+    state = jax.tree.map(jnp.array, dataclasses.replace(state, sampler=refreshed_sampler()))
+    start, found, steps = int(state.step), [measure()], [0]
+    for step in range(1, num_steps + 1):
+        batch = batches[divmod(start + step - 1, batches.batches_per_epoch)]
+        check_batch(program, batch)
+        state, loss = program.step(state, batch)
+        if step % every == 0 or step == num_steps:
+            if not np.isfinite(loss):
+                raise FloatingPointError(f"the loss is {float(loss)} at step {start + step}. Lower the learning rate.")
+            found.append(measure())
+            steps.append(step)
+    recall, fresh_recall, lost = (
+        Measure(*map(np.array, zip(*column, strict=True))) for column in zip(*found, strict=True)
+    )
+    num_examples = sum(len(batch.labels) for batch in measured)
+    return Staleness(np.array(steps), recall, fresh_recall, lost, top_k, num_examples)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _shares(
+    sample: Callable[[State, KeyArray, Query], Candidates],
+    top_k: int,
+    stale: State,
+    fresh: State,
+    key: KeyArray,
+    query: Query,
+) -> tuple[Float[Array, "B"], Float[Array, "B"], Bool[Array, "B"]]:
+    """The share held by candidates from each of two states, and which examples have a best class that counts."""
+    scores, top_ids, _ = streaming_evaluate(query.embeddings, query.classes, top_k)
+    counts = which_count(scores, top_ids, query.labels)
+
+    def held(state: State) -> Float[Array, "B"]:
+        return top_k_share(sample(state, key, query), top_ids, counts)
+
+    return held(stale), held(fresh), jnp.any(counts, axis=1)
+
+
+def _check(program: Program, measured: Sequence[Any], num_steps: int, every: int, top_k: int) -> None:
+    if num_steps < 1 or every < 1:
+        raise ValueError(f"expected num_steps and every of 1 or more, got {num_steps} and {every}.")
+    if not 1 <= top_k <= program.num_classes:
+        raise ValueError(f"expected top_k from 1 to {program.num_classes}, the number of classes, got {top_k}.")
+    if len(measured) < 2:
+        raise ValueError(f"expected 2 batches or more to measure (standard errors are over them), got {len(measured)}.")
+    for i, batch in enumerate(measured):
+        check_batch(program, batch, f"batch {i} of those to measure")
+
+
+def staleness_table(results: Mapping[str, Staleness]) -> Table:
+    """A table for a rich console: one block of lines a result, named by the keys; 0.12(3) has a standard error 0.03."""
+    table = Table(title="recall of the best classes against steps since a refresh", box=SIMPLE, padding=0)
+    table.add_column("")
+    for heading in ("steps", "top-k", "recall", "refreshed", "lost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, result in results.items():
+        measures = [
+            "\n".join(with_error(*pair) for pair in zip(*measure, strict=True))
+            for measure in (result.recall, result.fresh_recall, result.lost)
+        ]
+        table.add_row(name, "\n".join(map(str, result.steps)), str(result.top_k), *measures, end_section=True)
+    return table
+
+
+def draw_staleness(results: Mapping[str, Staleness], path: Path) -> None:
+    """Recall with the state in training (lines) and with a refreshed one (dashes) against steps, as a PNG file."""
+    from candax.pictures import save_picture  # it chooses a backend without a display: not on importing candax
+
+    with save_picture(path, columns=2, size=(12, 5), share_y=False) as axes:
+        for i, (name, result) in enumerate(results.items()):
+            look: dict[str, Any] = {"color": f"C{i % 10}", "capsize": 3}
+            axes[0].errorbar(result.steps, *result.recall, label=name, marker="o", markersize=4, **look)
+            axes[0].errorbar(result.steps, *result.fresh_recall, linestyle="--", **look)
+            axes[1].errorbar(result.steps, *result.lost, label=name, marker="o", markersize=4, **look)
+        axes[0].set(title="in training (line) and refreshed (dashes)", ylabel="recall of the best classes")
+        axes[1].set(title="lost to staleness", ylabel="refreshed minus in training")
+        for axis in axes:
+            axis.set(xlabel="steps since the refresh")
+            axis.legend()
