@@ -15,6 +15,10 @@ from candax.experiments.css_figure2a import Figure2a, figure2a
 from candax.experiments.css_figure2b import Figure2b, figure2b
 from candax.experiments.css_figure3 import Figure3, figure3
 from candax.experiments.diagnose import Diagnose, diagnose
+from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
+from candax.experiments.lns_figure5 import Figure5, figure5
+from candax.experiments.lns_sweeps import Sweeps, sweeps
+from candax.experiments.lns_tables import Tables, tables
 from candax.experiments.train import Evaluate, Train, evaluate, train
 
 _RUN: dict[type, Callable[[Any], Any]] = {
@@ -26,6 +30,10 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Figure2a: figure2a,
     Figure2b: figure2b,
     Figure3: figure3,
+    Tables: tables,
+    Sweeps: sweeps,
+    LNSFigure3: lns_figure3,
+    Figure5: figure5,
 }
 
 _PaperFigure = (
@@ -33,6 +41,10 @@ _PaperFigure = (
     | Annotated[Figure2a, tyro.conf.subcommand("css-figure2a")]
     | Annotated[Figure2b, tyro.conf.subcommand("css-figure2b")]
     | Annotated[Figure3, tyro.conf.subcommand("css-figure3")]
+    | Annotated[Tables, tyro.conf.subcommand("lns-tables")]
+    | Annotated[Sweeps, tyro.conf.subcommand("lns-sweeps")]
+    | Annotated[LNSFigure3, tyro.conf.subcommand("lns-figure3")]
+    | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
 )
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from candax.experiments import setup
 from candax.experiments.catalog import LossName, SamplerName
-from candax.experiments.contest import Run, seconds_to, train_and_measure
+from candax.experiments.contest import Run, reaching, train_and_measure
 from candax.pictures import save_picture
 from candax.training.metrics_log import write_atomically
 
@@ -85,6 +85,7 @@ def compare(settings: Compare) -> list[Row]:
 
 
 def _row(run: Run, full: Run, batch_size: int) -> Row:
+    reached = reaching(run.curve, 0.9 * full.curve[-1][2])
     return Row(
         sampler=run.sampler,
         loss=run.loss,
@@ -93,7 +94,7 @@ def _row(run: Run, full: Run, batch_size: int) -> Row:
         ms_per_step=1e3 * run.seconds_per_step,
         examples_per_s=batch_size / max(run.seconds_per_step, 1e-9),
         speedup_over_full=full.seconds_per_step / max(run.seconds_per_step, 1e-9),
-        seconds_to_90_percent=seconds_to(run.curve, 0.9 * full.curve[-1][2]),
+        seconds_to_90_percent=None if reached is None else reached[1],
     )
 
 

@@ -51,19 +51,21 @@ def train_and_measure(
         log_every=max(1, min(50, steps // 20)),
         evaluate=lambda state: measure(state, rows=chosen),
         evaluate_at=lambda step: step in points,
-        description=f"{sampler_name} + {loss_name}" if sampler is not None else "full softmax",
+        description=f"{sampler_name} + {loss_name}" if loss_name else sampler_name,
     )
     curve = [(r["step"], r["seconds"], r["p_at_1"]) for r in records if "p_at_1" in r]
     # The first step compiles and is not on the clock.
     return Run(sampler_name, loss_name, measure(state), records[-1]["seconds"] / max(1, steps - 1), curve)
 
 
-def seconds_to(curve: list[tuple[int, float, float]], threshold: float) -> float | None:
-    """When a curve first reaches a precision, between two measurements by a straight line; None if it never does."""
-    before_seconds, before_precision = 0.0, 0.0
-    for _, seconds, precision in curve:
-        if precision >= threshold:
-            share = (threshold - before_precision) / max(precision - before_precision, 1e-12)
-            return before_seconds + min(max(share, 0.0), 1.0) * (seconds - before_seconds)
-        before_seconds, before_precision = seconds, precision
+def reaching(curve: list[tuple[int, float, float]], threshold: float) -> tuple[float, float] | None:
+    """Step and seconds at which a curve first reaches a precision, by straight lines; None if it never does."""
+    before = np.zeros(3)
+    for point in curve:
+        now = np.array(point)
+        if now[2] >= threshold:
+            share = (threshold - before[2]) / max(now[2] - before[2], 1e-12)
+            step, seconds, _ = before + min(max(share, 0.0), 1.0) * (now - before)
+            return float(step), float(seconds)
+        before = now
     return None

@@ -1,0 +1,131 @@
+"""Data sets and hyperparameters of the LNS experiments, by name.
+
+Those of the paper (Amazon-670K, Wiki-325K, ODP, Amazon-Uniform) have the paper's hyperparameters, and are ready to run
+for who has the files; python-stdlib, yso-en and acl-authors were tuned here.
+"""
+
+import dataclasses
+from typing import Literal
+
+from candax import data, samplers
+from candax.base import Sampler
+from candax.experiments import setup
+
+Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """A data set and how it is trained on; ``sparsity`` is the paper's: candidates as a share of all classes.
+
+    Attributes:
+        hash: hash family.
+        num_hashes: K.
+        num_tables: L.
+        sparsity: slots of a candidate set / num_classes, of every method that samples.
+        batch_size: examples a step.
+        learning_rate: of Adam.
+        epochs: passes over the training set.
+        dim: width of the hidden layer.
+        groups: candidate sets a batch; None: one an example, as in the paper.
+        update_rows: whether changed rows move to their new buckets after each step (the paper's algorithm 5), or
+            wait for the next refresh.
+        tf_idf: whether counted features are weighted.
+    """
+
+    hash: Literal["dwta", "simhash"]
+    num_hashes: int
+    num_tables: int
+    sparsity: float
+    batch_size: int
+    learning_rate: float
+    epochs: float
+    dim: int = 128
+    groups: int | None = None
+    update_rows: bool = True
+    tf_idf: bool = False
+
+    def num_sampled(self, num_classes: int) -> int:
+        """Slots of a candidate set."""
+        return max(1, round(self.sparsity * num_classes))
+
+    def lsh(
+        self,
+        query: Literal["embedding", "label"],
+        budget: int,
+        *,
+        near: Literal["vector", "logit"] = "vector",
+        fill: Literal["uniform"] | None = "uniform",
+    ) -> Sampler:
+        """The LSH sampler of this configuration."""
+        return samplers.lsh(
+            query,
+            hash=samplers.simhash() if self.hash == "simhash" else samplers.dwta(8),
+            near=near,
+            num_hashes=self.num_hashes,
+            num_tables=self.num_tables,
+            budget=budget,
+            fill=fill,
+            num_groups=self.groups,
+            update_every=1 if self.update_rows else None,
+            schedule=samplers.exponential_schedule(50),
+        )
+
+    def settings(self, dataset: str, num_classes: int, epochs: float | None, seed: int) -> setup.Settings:
+        """The same for the parts that all experiments share."""
+        return setup.Settings(
+            dataset=dataset,
+            tf_idf=self.tf_idf,
+            num_sampled=self.num_sampled(num_classes),
+            epochs=self.epochs if epochs is None else epochs,
+            batch_size=self.batch_size,
+            dim=self.dim,
+            learning_rate=self.learning_rate,
+            seed=seed,
+        )
+
+
+def _ours(sparsity: float, epochs: float, **changes: float) -> Configuration:
+    settings = {"batch_size": 256, "learning_rate": 5e-3, **changes}
+    return Configuration(
+        hash="simhash",
+        num_hashes=8,
+        num_tables=16,
+        sparsity=sparsity,
+        batch_size=int(settings["batch_size"]),
+        learning_rate=settings["learning_rate"],
+        epochs=epochs,
+        groups=1,
+        update_rows=False,
+    )
+
+
+def _papers(num_hashes: int, num_tables: int, sparsity: float, batch_size: int, epochs: float) -> Configuration:
+    # The paper does not say how many epochs it trained; table 2 shows the last at which some method reached 90 %.
+    return Configuration("dwta", num_hashes, num_tables, sparsity, batch_size, 1e-4, epochs)
+
+
+CONFIGURATIONS: dict[Name, Configuration] = {
+    "python-stdlib": _ours(0.04, 3),
+    "yso-en": _ours(0.08, 1),
+    "acl-authors": _ours(0.04, 3, batch_size=1024, learning_rate=1e-2),
+    "amazon-670k": _papers(6, 400, 0.05, 1024, 45),
+    "wiki-325k": _papers(5, 300, 0.1, 256, 35),
+    "odp": _papers(5, 150, 0.04, 128, 90),
+    "amazon-uniform": _papers(6, 150, 0.02, 256, 40),
+}
+
+
+def load(name: Name, dataset: str | None) -> data.Dataset:
+    """The data set of a configuration: ``dataset`` is the folder with its files, which python-stdlib has no need of.
+
+    Raises:
+        ValueError: where the folder is missing.
+    """
+    if dataset is None and name != "python-stdlib":
+        raise ValueError(
+            f"expected --dataset with the folder of {name}'s train and test files in the Extreme Classification "
+            "Repository's text format, got none. Only python-stdlib needs no files."
+        )
+    found = data.load(name if dataset is None else dataset)
+    return data.tf_idf(found) if CONFIGURATIONS[name].tf_idf else found
