@@ -25,7 +25,13 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+# The others are made of the same operations.
+QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "top_k")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
+)
 def test_the_step_lowers_for_every_platform(name):
     sampler, loss = STEPS[name]
     program = problems.program(sampler, loss)

@@ -88,7 +88,8 @@ def test_classes_are_included_independently_with_the_stated_probability() -> Non
     check_mean(pairs, truth[np.ix_(keep, keep)], delta=0.05, seed=1)
 
 
-@pytest.mark.parametrize("num_slots", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_slots", [2, 4])
 def test_one_law_with_slots_for_too_few(num_slots: int) -> None:
     truth = (COUNTS > 0) & (np.arange(11) < NUM_VALID)
     weights_of(bernoulli(5.0, power=0.2, num_slots=num_slots), make(), truth)
@@ -103,6 +104,7 @@ def test_one_law_where_arrivals_would_overflow_their_buffer() -> None:
     weights_of(sampler, make(), np.arange(11) < NUM_VALID)
 
 
+@pytest.mark.slow
 def test_the_law_sees_an_overflow_that_is_not_reported() -> None:
     """Planted fault: surplus classes dropped, counts left as they were."""
     good = bernoulli(5.0, power=0.2, num_slots=3)

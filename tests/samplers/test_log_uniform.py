@@ -40,7 +40,7 @@ def draw(num_valid: int, number: int, seed: int = 1) -> np.ndarray:
     return np.asarray(log_uniform(number, ids_ranked=True).sample(state, jax.random.key(seed), query).ids)[0]
 
 
-@pytest.mark.parametrize("num_valid", [1, 2, 100, 2048, 2049, 5000, 10**6])
+@pytest.mark.parametrize("num_valid", [1, 2, 2049, 10**6])
 def test_every_class_follows_the_formula_and_all_sum_to_one(num_valid: int) -> None:
     ids = np.arange(num_valid)
     got = probability(num_valid, ids)
@@ -71,7 +71,7 @@ def test_draws_reach_every_residue_near_a_hundred_million() -> None:
     assert np.all(planted % 8 == 0), "the planted fault is what the test above would see"
 
 
-@pytest.mark.parametrize("num_valid", [10**6, 10**8])
+@pytest.mark.parametrize("num_valid", [10**6, pytest.param(10**8, marks=pytest.mark.slow)])
 def test_octaves_are_drawn_in_proportion(num_valid: int) -> None:
     """Chi-square of the octaves of rank + 1 against the formula, below its 1e-6 quantile."""
     drawn = draw(num_valid, 400_000, seed=2).astype(np.int64)

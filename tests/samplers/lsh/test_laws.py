@@ -54,12 +54,13 @@ def small_chunks(monkeypatch):
 
 
 # The others take longer than the quick suite has.
-QUICK = ("simhash folded", "simhash near the logit", "dwta")
+QUICK = ("simhash folded", "dwta")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("small_chunks")
 def test_one_law(name):
     laws.check_one_law(bench_of(name))
@@ -79,7 +80,7 @@ def one_law_broken(factory):
         laws.check_one_law(laws.Bench(case, None, classes_of(case)))
 
 
-@pytest.mark.parametrize("factor", [1.1, 1 / 1.1])
+@pytest.mark.parametrize("factor", [pytest.param(1.1, marks=pytest.mark.slow), 1 / 1.1])
 @pytest.mark.usefixtures("small_chunks")
 def test_one_law_sees_counts_off_by_ten_percent(factor):
     one_law_broken(lambda g: with_faulty_counts(simhash(), factor))
@@ -103,12 +104,12 @@ def test_one_law_sees_counts_without_the_folding_term(monkeypatch):
         laws.check_holds_no_arrays,
     ],
 )
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", NAMES)
 def test_law(check, name):
     check(bench_of(name))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_ids_and_counts_with_fewer_classes_than_slots(name):
     bench = laws.small_bench(CASES[name], None)
     laws.check_ids(bench)

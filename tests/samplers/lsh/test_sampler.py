@@ -147,6 +147,7 @@ def test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias(monkeypa
         statistics.check_mean(functools.partial(estimate, 1.15), ones, delta=0.05, seed=3)
 
 
+@pytest.mark.slow
 def test_rows_that_change_are_found_at_their_new_place():
     classes = clustered()
     sampler = lsh["dwta"]()
@@ -245,6 +246,7 @@ def test_refreshes_get_exponentially_rarer():
     assert lsh["simhash"](schedule=due).schedule(50)
 
 
+@pytest.mark.slow
 def test_training_with_updates_and_refresh_keeps_the_index_current():
     sampler = samplers.lsh(hash=samplers.simhash(), num_tables=4, num_hashes=4, budget=8, num_groups=1)
     program = problems.program(sampler, losses.css)
