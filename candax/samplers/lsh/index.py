@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from candax.base import Classes, KeyArray, Query, pytree
 from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
 from candax.samplers.lsh.edits import Eviction
+from candax.samplers.lsh.pending import Pending, latest, nothing_pending, remember
 from candax.samplers.lsh.tables import Tables, build, empty_tables, update
 from candax.samplers.static import check_positive, count_groups
 
@@ -26,7 +27,8 @@ _MOST_UNBOUNDED = 1 << 16
 class LSHState:
     """Hash parameters, tables, the number of valid classes, and updates since the tables were built.
 
-    With ``near="logit"`` also the biases at that time, and the largest length of class vectors that they extend.
+    With ``near="logit"`` also the biases at that time, and the largest length of class vectors that they extend; where
+    the tables wait for several steps, the rows that have changed since.
     """
 
     hash: BucketHash
@@ -35,6 +37,7 @@ class LSHState:
     updates: Int[Array, ""]
     biases: Float[Array, "num_classes"] | None
     longest: Float[Array, ""] | None
+    pending: Pending | None
 
 
 class Queries(NamedTuple):
@@ -56,10 +59,11 @@ class Index(NamedTuple):
     eviction: Eviction
     update_every: int | None
     near: Near
+    pending_rows: int = 1
 
     def check(self) -> None:
         """Raises ValueError for numbers out of range."""
-        for name in ("num_hashes", "num_tables", "num_buckets", "capacity", "update_every"):
+        for name in ("num_hashes", "num_tables", "num_buckets", "capacity", "update_every", "pending_rows"):
             check_positive(name, getattr(self, name))
         if self.query not in ("embedding", "label"):
             raise ValueError(f'expected query "embedding" or "label", got {self.query!r}.')
@@ -117,7 +121,8 @@ class Index(NamedTuple):
 
             codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
             built = build(tables, key_build, codes)
-            return LSHState(parameters, built, classes.num_valid.astype(jnp.int32), jnp.int32(0), biases, longest)
+            number = classes.num_valid.astype(jnp.int32)
+            return LSHState(parameters, built, number, jnp.int32(0), biases, longest, self._nothing_pending(classes))
 
         compiled = jax.jit(fill, donate_argnums=0)
 
@@ -132,25 +137,40 @@ class Index(NamedTuple):
         return init, self.update, refresh
 
     def update(self, state: LSHState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> LSHState:
-        """Moves the changed classes to their new buckets."""
+        """Moves the changed classes to their new buckets, or remembers them until it is time to."""
         del query
         assert self.update_every is not None
         num_buckets = state.tables.buckets.shape[1]
         hasher = self.hasher(num_buckets)
-        nowhere = jnp.full((row_ids.shape[0], self.num_tables), num_buckets, jnp.uint32)
-        known = (row_ids < state.num_valid)[:, None]
-        updates = state.updates + 1
-        rows = self.keys(state, row_ids, rows)
-        if self.update_every == 1:
-            codes = jnp.where(known, hasher.buckets(state.hash, rows), nowhere)
+        updates, pending = state.updates + 1, state.pending
+
+        def move(tables: Tables, ids: Int[Array, "n"], vectors: Float[Array, "n dim"]) -> Tables:
+            codes = hasher.buckets(state.hash, self.keys(state, ids, vectors))
+            codes = jnp.where((ids < state.num_valid)[:, None], codes, jnp.uint32(num_buckets))
+            return update(tables, key, ids, codes, eviction=self.eviction)
+
+        if pending is None:
+            tables = move(state.tables, row_ids, rows)
         else:
-            due = updates % self.update_every == 0
-            codes = jax.lax.cond(due, lambda: hasher.buckets(state.hash, rows), lambda: nowhere)
-            codes = jnp.where(known, codes, nowhere)
-            fillers = state.tables.codes.shape[0] + jnp.arange(row_ids.shape[0], dtype=row_ids.dtype)
-            row_ids = jnp.where(due, row_ids, fillers)
-        tables = update(state.tables, key, row_ids, codes, eviction=self.eviction)
-        return LSHState(state.hash, tables, state.num_valid, updates, state.biases, state.longest)
+            if row_ids.shape[0] > self.pending_rows:
+                raise ValueError(
+                    f"expected pending_rows of at least {row_ids.shape[0]}, the most rows that a step may change, got "
+                    f"{self.pending_rows}. Pass a larger pending_rows, or update_every=1."
+                )
+            pending = remember(pending, row_ids, rows, row_ids < state.num_valid)
+            no_room = pending.number + row_ids.shape[0] > self.pending_rows
+            due = (updates % self.update_every == 0) | no_room
+            # A loop of one round or none, and no condition: its carry is changed in place.
+            tables = jax.lax.fori_loop(
+                0, due.astype(jnp.int32), lambda _, tables: move(tables, *latest(pending)), state.tables
+            )
+            pending = Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
+        return LSHState(state.hash, tables, state.num_valid, updates, state.biases, state.longest, pending)
+
+    def _nothing_pending(self, classes: Classes) -> Pending | None:
+        if self.update_every in (None, 1):
+            return None
+        return nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
 
     def keys(self, state: LSHState, ids: Int[Array, "*n"], vectors: Float[Array, "*n dim"]) -> Float[Array, "*n wider"]:
         """What is hashed of the class vectors of these ids; any finite numbers for ids that are no classes."""

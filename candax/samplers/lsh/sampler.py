@@ -35,6 +35,7 @@ def lsh(
     capacity: int | None = 64,
     eviction: Eviction = "fifo",
     update_every: int | None = 1,
+    pending_rows: int = 1 << 15,
     schedule: Callable[[int], bool] = never,
 ) -> Sampler:
     """Classes that share a bucket with a query vector in one of L hash tables: LSH Embedding and LSH Label.
@@ -63,8 +64,8 @@ def lsh(
     Where a loss uses no counts, the compiler drops them. Else they cost O(Q * n * dim) a group for SimHash, and
     O(Q * n * dim^2) for DWTA.
 
-    **Memory** of the state: 4 L (num_classes + M (capacity + 1)) bytes, and the hash parameters. A draw costs
-    O(K L) for each query and O(budget), an update O(rows * K * L), whatever the number of classes.
+    **Memory** of the state: 4 L (num_classes + M (capacity + 1)) bytes, the hash parameters, and rows that wait. A draw
+    costs O(K L) for each query and O(budget), an update O(rows * K * L), whatever the number of classes.
 
     Args:
         query: which vector looks for candidates.
@@ -86,8 +87,10 @@ def lsh(
             for 4 to 8 times all classes, if that is less.
         capacity: the most classes a bucket keeps; None: all.
         eviction: what a full bucket does on an update, see ``update`` in ``candax.samplers.lsh.tables``.
-        update_every: 1: after each step the rows it changed move to their new buckets; n: only those of every n-th
-            step, others wait for their next turn or for a refresh; None: tables change at refreshes only.
+        update_every: 1: after each step the rows it changed move to their new buckets; n: those of n steps move
+            together, each once; None: tables change at refreshes only.
+        pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
+            one step can change. They move sooner where it might not hold those of another step.
         schedule: when to rebuild the tables with new hash functions, for instance ``exponential_schedule()``.
 
     Returns:
@@ -113,7 +116,8 @@ def lsh(
         ``near="logit"``: Neyshabur and Srebro, On Symmetric and Asymmetric LSHs for Inner Product Search (2015).
     """
     family = dwta() if hash is None else hash
-    index = Index(query, family, num_hashes, num_tables, num_buckets, capacity, eviction, update_every, near)
+    sizes = (num_hashes, num_tables, num_buckets, capacity)
+    index = Index(query, family, *sizes, eviction, update_every, near, pending_rows)
     index.check()
     check_positive("budget", budget)
     check_positive("num_groups", num_groups)

@@ -31,6 +31,7 @@ def lsh_top_k(
     capacity: int | None = 64,
     eviction: Eviction = "fifo",
     update_every: int | None = 1,
+    pending_rows: int = 1 << 15,
     schedule: Callable[[int], bool] = never,
 ) -> Sampler:
     """The k best of all classes that share a bucket with the query, by their logits: LSH as approximate search.
@@ -52,6 +53,7 @@ def lsh_top_k(
         capacity: as in ``lsh``.
         eviction: as in ``lsh``.
         update_every: as in ``lsh``.
+        pending_rows: as in ``lsh``.
         schedule: as in ``lsh``.
 
     Returns:
@@ -75,7 +77,8 @@ def lsh_top_k(
     """
     check_positive("k", k)
     family = dwta() if hash is None else hash
-    index = Index(query, family, num_hashes, num_tables, num_buckets, capacity, eviction, update_every, near)
+    sizes = (num_hashes, num_tables, num_buckets, capacity)
+    index = Index(query, family, *sizes, eviction, update_every, near, pending_rows)
     index.check()
     init, update, refresh = index.functions()
 

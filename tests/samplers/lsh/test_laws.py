@@ -138,6 +138,7 @@ def test_cost_does_not_grow_with_num_classes(query, num_groups, near):
             budget=16,
             num_buckets=64,
             num_groups=num_groups,
+            update_every=2 if query == "label" else 1,
         )
 
     laws.check_cost(laws.Bench(SamplerCase(factory), num_groups, classes_of(SamplerCase(factory))), num_groups)

@@ -163,16 +163,41 @@ def test_rows_that_change_are_found_at_their_new_place():
             assert (wanted in candidates.ids[example][candidates.mask[example]].tolist()) == says
 
 
-def test_updates_of_every_second_step_only():
-    classes = clustered()
-    sampler = lsh["simhash"](update_every=2)
-    state = sampler.init(jax.random.key(0), classes)
-    args = (query_near(classes, [1]), jnp.array([5]), -classes.vectors[5:6])
-    first = sampler.update(state, jax.random.key(1), *args)
-    np.testing.assert_array_equal(first.tables.codes, state.tables.codes)
-    second = sampler.update(first, jax.random.key(1), *args)
-    assert np.any(np.asarray(second.tables.codes[5]) != np.asarray(state.tables.codes[5]))
+def in_buckets(tables):
+    """The set in each bucket."""
+    return [{c for c in bucket.tolist() if c != EMPTY} for table in np.asarray(tables.buckets) for bucket in table]
+
+
+@pytest.mark.parametrize("pending_rows", [30, 7])
+def test_rows_of_several_steps_that_move_together_end_where_single_steps_put_them(pending_rows):
+    """Where there is no room for those of another step they move sooner: every third step, or, with room for 7, second.
+
+    Ids repeat between steps, and their last vectors count.
+    """
+    classes, rng = clustered(), np.random.default_rng(0)
+    single, together = (
+        lsh["simhash"](capacity=None, num_buckets=64, update_every=n, pending_rows=pending_rows) for n in (1, 3)
+    )
+    states = [sampler.init(jax.random.key(0), classes) for sampler in (single, together)]
+    updates = [jax.jit(sampler.update) for sampler in (single, together)]
+    built, moved = in_buckets(states[0].tables), []
+    for _ in range(6):
+        ids = np.append(np.sort(rng.choice(NUM_CLASSES, 3, replace=False)), NUM_CLASSES)  # and a filler
+        args = (query_near(classes, [1]), jnp.asarray(ids), jnp.asarray(rng.normal(size=(4, DIM)), jnp.float32))
+        states = [update(state, jax.random.key(1), *args) for update, state in zip(updates, states, strict=True)]
+        equal = in_buckets(states[0].tables) == in_buckets(states[1].tables)
+        assert equal == (int(states[1].pending.number) == 0)
+        moved.append(equal)
+    assert moved == ([False, False, True] if pending_rows == 30 else [False, True, True]) * 2
+    assert in_buckets(states[0].tables) != built
     assert lsh["simhash"](update_every=None).update is cx.base.no_update
+
+
+def test_too_little_room_for_the_rows_of_a_step_is_said():
+    sampler, classes = lsh["simhash"](update_every=2, pending_rows=3), clustered()
+    state = sampler.init(jax.random.key(0), classes)
+    with pytest.raises(ValueError, match="pending_rows of at least 4"):
+        sampler.update(state, jax.random.key(1), query_near(classes, [1]), jnp.arange(4), classes.vectors[:4])
 
 
 def test_padding_rows_never_enter_the_tables():

@@ -1,0 +1,68 @@
+"""Changed rows that wait for the tables: remembered step by step, handed over together, each in its latest form."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import pytree
+
+_NOWHERE = 2**31 - 1
+
+
+@pytree
+class Pending:
+    """Rows in the order in which they changed; a row may have changed several times.
+
+    Attributes:
+        ids: of the rows; of the first ``number`` places only.
+        rows: their vectors then.
+        number: places in use.
+    """
+
+    ids: Int[Array, "room"]
+    rows: Float[Array, "room dim"]
+    number: Int[Array, ""]
+
+
+def nothing_pending(room: int, dim: int, dtype: DTypeLike) -> Pending:
+    """Room for so many rows, all of it free."""
+    return Pending(jnp.zeros(room, jnp.int32), jnp.zeros((room, dim), dtype), jnp.int32(0))
+
+
+def remember(pending: Pending, ids: Int[Array, "U"], rows: Float[Array, "U dim"], real: Bool[Array, "U"]) -> Pending:
+    """Adds the real ones of some rows, in place if donated; there must be room for them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pending = nothing_pending(4, 1, jnp.float32)
+        >>> pending = remember(pending, jnp.array([5, 9]), jnp.array([[0.5], [0.9]]), jnp.array([True, False]))
+        >>> int(pending.number), int(pending.ids[0])
+        (1, 5)
+    """
+    room = pending.ids.shape[0]
+    place = jnp.where(real, pending.number + jnp.cumsum(real, dtype=jnp.int32) - 1, room)
+    return Pending(
+        pending.ids.at[place].set(ids.astype(jnp.int32), mode="drop"),
+        pending.rows.at[place].set(rows.astype(pending.rows.dtype), mode="drop"),
+        pending.number + jnp.sum(real, dtype=jnp.int32),
+    )
+
+
+def latest(pending: Pending) -> tuple[Int[Array, "room"], Float[Array, "room dim"]]:
+    """The distinct ids, sorted, with the vectors of their last changes; behind them fillers, distinct as well.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pending = Pending(jnp.array([7, 2, 7, 0]), jnp.array([[1.0], [2.0], [3.0], [0.0]]), jnp.int32(3))
+        >>> ids, rows = latest(pending)
+        >>> ids[:2].tolist(), rows[:2, 0].tolist()
+        ([2, 7], [2.0, 3.0])
+    """
+    room = pending.ids.shape[0]
+    place = jnp.arange(room, dtype=jnp.int32)
+    by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, _NOWHERE), place), num_keys=2)
+    last = jnp.concatenate([by_id[:-1] != by_id[1:], jnp.ones(1, bool)]) & (by_id < _NOWHERE)
+    # Sorted again, those that count stand in front: others become large numbers that differ.
+    ids, place = jax.lax.sort((jnp.where(last, by_id, _NOWHERE - room + jnp.arange(room, dtype=jnp.int32)), place))
+    return ids, pending.rows[place]
