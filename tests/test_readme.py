@@ -6,11 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import candax as cx
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_notebook_example_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     # As a user runs it, and quicker: the suite's compilation without optimisation does not pay for 300 steps.
     environment = {**os.environ, "XLA_FLAGS": ""}
@@ -19,6 +27,25 @@ def test_the_notebook_example_runs():
     assert done.returncode == 0, done.stderr
     assert "p_at_1" in done.stdout
     assert "steps 300" in done.stdout
+
+
+def test_the_shorter_examples_run(tmp_path, monkeypatch):
+    """Margins, search, and classes over devices: each with what the first example left behind, in small."""
+    monkeypatch.chdir(tmp_path)
+    margins, search, devices = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
+    rng = np.random.default_rng(0)
+    classes = cx.Classes(jnp.asarray(rng.normal(size=(3000, 8)), jnp.float32), None, None, jnp.int32(3000))
+    names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
+    exec(search, names)
+    assert names["ids"].shape == (4, 100)
+    assert (tmp_path / "index.npz").exists()
+    exec(margins, names)
+    encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
+    names["model"] = cx.models.Classifier(encoder, cx.models.Head(5000, 8, normalized=True, rngs=nnx.Rngs(1)))
+    exec(devices, names)
+    batch = cx.data.Batch(np.zeros((8, 3), np.int32), np.ones((8, 3), np.float32), np.zeros((8, 1), np.int32))
+    _, loss = names["program"].step(names["program"].init(0), batch)
+    assert np.isfinite(loss)
 
 
 def test_pictures_and_files_that_it_names_exist():

@@ -1,11 +1,14 @@
 """Samplers and losses by name, for the command line."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal
 
+from jaxtyping import Array, Float
+
 from candax import losses, samplers
-from candax.base import Loss, Sampler
+from candax.base import Loss, SampledLogits, Sampler
 
 SamplerName = Literal[
     "uniform",
@@ -62,6 +65,12 @@ def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
     )
 
 
+def _nce(logits: SampledLogits) -> Float[Array, "B"]:
+    # Logits start at 0. With z = 1 that makes every class certain, and one that is never drawn stays so: it would come
+    # out on top of all that were trained.
+    return losses.nce(logits, log_normalizer=math.log(logits.num_classes))
+
+
 # Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
@@ -79,7 +88,7 @@ LOSSES: dict[LossName, Loss] = {
     "css": losses.css,
     "subset_softmax": losses.subset_softmax,
     "importance_sampling": losses.importance_sampling,
-    "nce": losses.nce,
+    "nce": _nce,
     "negative_sampling": losses.negative_sampling,
     "blackout": losses.blackout,
     "ranking": losses.ranking,

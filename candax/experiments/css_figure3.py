@@ -57,7 +57,7 @@ ALPHAS = (0.75, 1.0)
 RATES = (0.05, 0.02, 0.01)
 NUM_SAMPLED, SPARE = 250, 10
 _BATCH = 128
-_QUICK: dict[str, Any] = {"max_length": 23, "keep_one_in": 3, "epochs": 3, "full_epochs": 1, "likelihood_words": 5000}
+_QUICK: dict[str, Any] = {"max_length": 23, "keep_one_in": 3, "epochs": 5, "full_epochs": 1, "likelihood_words": 5000}
 
 
 @dataclasses.dataclass(frozen=True)

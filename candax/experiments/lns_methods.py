@@ -5,6 +5,7 @@ from typing import Literal
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
+from candax.experiments.catalog import LOSSES
 from candax.experiments.lns_configurations import Configuration
 
 MethodName = Literal[
@@ -48,7 +49,7 @@ def _sampled_softmax(configuration: Configuration, num_sampled: int) -> tuple[Sa
 
 def _nce(configuration: Configuration, num_sampled: int) -> tuple[Sampler, Loss]:
     del configuration
-    return samplers.log_uniform(num_sampled), losses.nce
+    return samplers.log_uniform(num_sampled), LOSSES["nce"]
 
 
 def _lsh_logit(configuration: Configuration, num_sampled: int) -> tuple[Sampler, Loss]:

@@ -49,7 +49,8 @@ def nce(
     replacement the count is S q(c), and sigmoid(d_c) the probability that c is the label and none of S noise draws,
     where labels follow ``p'(c) = exp(o_c - log_normalizer)``. In expectation the gradient is 0 where p' is the
     distribution of the labels, if hits stay. The default takes the model as normalised (z = 1): exp(o) is then driven
-    to be a distribution by itself.
+    to be a distribution by itself. Logits that start at 0 are far from that, and classes that are hardly ever drawn
+    stay there, above all others: start biases at -log(num_classes), or pass ``log_normalizer=log(num_classes)``.
 
     Args:
         logits: see ``SampledLogits``.

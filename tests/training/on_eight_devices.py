@@ -251,7 +251,10 @@ def test_prediction_over_shards_is_prediction_over_all():
         assert by_metric[0] == pytest.approx(by_metric[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("sampler", [HASHED, samplers.learned_unigram(4, memory=16, uniform_share=0.5)])
+@pytest.mark.parametrize(
+    "sampler",
+    [HASHED, pytest.param(samplers.learned_unigram(4, memory=16, uniform_share=0.5), marks=pytest.mark.slow)],
+)
 def test_a_checkpoint_of_eight_devices_is_read_on_two(sampler, tmp_path):
     eight, two = (program(number, sampler, losses.css) for number in (8, 2))
     state, _ = run(eight, 3)
@@ -268,7 +271,9 @@ def test_a_checkpoint_of_eight_devices_is_read_on_two(sampler, tmp_path):
     assert_close(trained(state), trained(wanted))
 
 
-@pytest.mark.parametrize("name", ["uniform, css", "lsh with updates and a refresh"])
+@pytest.mark.parametrize(
+    "name", ["uniform, css", pytest.param("lsh with updates and a refresh", marks=pytest.mark.slow)]
+)
 def test_a_state_keeps_structure_shapes_and_sharding_and_a_second_step_does_not_compile(name):
     sampler, loss, _ = CASES[name]
     traced = []
