@@ -281,7 +281,11 @@ def _draw(rows: list[dict[str, Any]], alphas: tuple[float, ...], about: str, pat
                 axis.plot(range(len(curve)), curve, marker="o", markersize=3, label=label, **look)
             axis.set(title=f"samples from f^{alpha}", xlabel="epoch")
             axis.legend(
-                fontsize="small", title="method, learning rate", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3
+                fontsize="small",
+                title="method, learning rate",
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.14),
+                ncols=3,
             )
         axes[0].set(ylabel="exact log-likelihood of the training text, nats a word")
         axes[0].figure.suptitle(
