@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, Query, Sampler
+from candax.samplers.keys import Near
 from candax.samplers.lsh.codes import HashFamily, check_bits, log_not_found
-from candax.samplers.lsh.index import Index, LSHState, Near, QueryVector
+from candax.samplers.lsh.index import Index, LSHState, QueryVector
 
 # Query vectors that all classes are compared with at a time.
 _CHUNK = 32

@@ -5,6 +5,7 @@ from jax import Array
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.samplers.returned import log_count_of_returned
 
 
 def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
@@ -62,10 +63,7 @@ def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
 
     def log_expected_count(state: State, candidates: Candidates, ids: Array, query: Query) -> Array:
         del state
-        retrieved = (ids[:, :, None] == candidates.ids[:, None, :]) & candidates.mask[:, None, :]
-        labels = query.labels.reshape(ids.shape[0], 1, -1)
-        known = retrieved.any(axis=-1) | (ids[:, :, None] == labels).any(axis=-1)
-        return jnp.where(known, 0.0, -jnp.inf)
+        return log_count_of_returned(candidates, ids, query)
 
     def refresh(state: State, key: KeyArray, classes: Classes) -> State:
         del key, classes

@@ -2,7 +2,7 @@
 
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.index import IVFIndex
-from candax.samplers.ivf.keys import Near
+from candax.samplers.keys import Near
 from candax.samplers.static import check_positive
 
 
@@ -54,6 +54,7 @@ def ivf_index(
     Example:
         >>> import jax, jax.numpy as jnp, candax as cx
         >>> vectors = jax.random.normal(jax.random.key(0), (1000, 16))
+        >>> vectors /= jnp.linalg.norm(vectors, axis=1, keepdims=True)
         >>> classes = cx.Classes(vectors, None, None, jnp.int32(1000))
         >>> index = cx.samplers.ivf_index(num_centers=8, hm_num=1000, num_kept=200)
         >>> state = jax.jit(index.build)(jax.random.key(1), classes)

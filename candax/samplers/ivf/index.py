@@ -10,9 +10,9 @@ from candax.base import Classes, KeyArray, pytree, static_field
 from candax.blocks import Block, walk
 from candax.cosines import as_scored, unit
 from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
-from candax.samplers.ivf.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
+from candax.samplers.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.selection import smallest
 from candax.samplers.static import check_positive
 

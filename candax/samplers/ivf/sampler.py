@@ -10,7 +10,8 @@ from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.factory import ivf_index
 from candax.samplers.ivf.index import IVFState
-from candax.samplers.ivf.keys import Near
+from candax.samplers.keys import Near
+from candax.samplers.returned import log_count_of_returned
 from candax.samplers.static import check_positive, count_groups
 
 
@@ -112,10 +113,7 @@ def ivf_bq(
         state: IVFState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state
-        returned = (ids[:, :, None] == candidates.ids[:, None, :]) & candidates.mask[:, None, :]
-        labels = query.labels.reshape(ids.shape[0], 1, -1)
-        known = returned.any(axis=-1) | (ids[:, :, None] == labels).any(axis=-1)
-        return jnp.where(known, 0.0, -jnp.inf)
+        return log_count_of_returned(candidates, ids, query)
 
     def update(state: IVFState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> IVFState:
         del key, query

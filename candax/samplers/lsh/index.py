@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Query, pytree
+from candax.samplers.keys import Near, class_keys, longest_key
 from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.pending import Pending, latest, nothing_pending, remember
@@ -15,7 +16,6 @@ from candax.samplers.lsh.tables import Tables, build, empty_tables, update
 from candax.samplers.static import check_positive, count_groups
 
 QueryVector: TypeAlias = Literal["embedding", "label"]
-Near: TypeAlias = Literal["vector", "logit"]
 
 # Buckets by default: as many as hold this many times all classes.
 _ROOM = 4
@@ -112,12 +112,12 @@ class Index(NamedTuple):
             hasher = self.hasher(tables.buckets.shape[1])
             # Logits of a normalised head are cosines: near in logit is near in vector.
             as_vectors = self.near == "vector" or classes.normalized
-            biases, longest = (None, None) if as_vectors else (_copy(classes.biases), _longest(classes))
+            biases, longest = (None, None) if as_vectors else (_copy(classes.biases), longest_key(classes))
             parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
 
             def prepare(rows: Array, start: Array) -> Array:
                 some = None if biases is None else jax.lax.dynamic_slice_in_dim(biases, start, rows.shape[0])
-                return rows if longest is None else _extended(rows, some, longest)
+                return rows if longest is None else class_keys(rows, some, longest)
 
             codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
             built = build(tables, key_build, codes)
@@ -177,7 +177,7 @@ class Index(NamedTuple):
         if state.longest is None:
             return vectors
         biases = None if state.biases is None else state.biases.at[ids].get(mode="fill", fill_value=0.0)
-        return _extended(vectors, biases, state.longest)
+        return class_keys(vectors, biases, state.longest)
 
     def queries(self, state: LSHState, query: Query, num_groups: int | None) -> Queries:
         """What is hashed of the embeddings of a group's examples, or of the vectors of all their labels."""
@@ -203,22 +203,3 @@ class Index(NamedTuple):
 def _copy(biases: Float[Array, "num_classes"] | None) -> Float[Array, "num_classes"] | None:
     # A state of its own: the training step donates the biases and the state, each once.
     return None if biases is None else jnp.array(biases, jnp.float32, copy=True)
-
-
-def _extended(
-    vectors: Float[Array, "*n dim"], biases: Float[Array, "*n"] | None, longest: Float[Array, ""]
-) -> Float[Array, "*n wider"]:
-    """(w, b, sqrt(longest^2 - |w|^2 - b^2)): all of one length, so that the angle to (e, 1, 0) falls with e . w + b."""
-    vectors = vectors.astype(jnp.float32)
-    biases = jnp.zeros(vectors.shape[:-1]) if biases is None else biases
-    squared = jnp.sum(vectors * vectors, axis=-1) + biases * biases
-    rest = jnp.sqrt(jnp.maximum(longest * longest - squared, 0.0))
-    return jnp.concatenate([vectors, biases[..., None], rest[..., None]], axis=-1)
-
-
-def _longest(classes: Classes) -> Float[Array, ""]:
-    vectors = classes.vectors
-    squared = jnp.einsum("cd,cd->c", vectors, vectors, preferred_element_type=jnp.float32)
-    if classes.biases is not None:
-        squared += classes.biases * classes.biases
-    return jnp.sqrt(jnp.max(jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, squared, 0.0)))

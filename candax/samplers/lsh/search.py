@@ -8,11 +8,13 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.cosines import as_scored
+from candax.samplers.keys import Near
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
-from candax.samplers.lsh.index import Index, LSHState, Near, QueryVector
+from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import distinct, read
+from candax.samplers.returned import log_count_of_returned
 from candax.samplers.static import check_positive
 
 # Class rows gathered at a time, as numbers.
@@ -109,10 +111,7 @@ def lsh_top_k(
         state: LSHState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state
-        returned = (ids[:, :, None] == candidates.ids[:, None, :]) & candidates.mask[:, None, :]
-        labels = query.labels.reshape(ids.shape[0], 1, -1)
-        known = returned.any(axis=-1) | (ids[:, :, None] == labels).any(axis=-1)
-        return jnp.where(known, 0.0, -jnp.inf)
+        return log_count_of_returned(candidates, ids, query)
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, exact=True, law_over="draw")
     update = no_update if update_every is None else update

@@ -1,4 +1,4 @@
-"""What the index compares: class vectors and embeddings as the head scores them, or extended by bias and length."""
+"""What an index compares: class vectors and embeddings as the head scores them, or extended by bias and length."""
 
 from typing import Literal, TypeAlias
 
@@ -21,8 +21,8 @@ def longest_key(classes: Classes) -> Float[Array, ""]:
 
 
 def class_keys(
-    vectors: Float[Array, "n dim"], biases: Float[Array, "n"] | None, longest: Float[Array, ""] | None
-) -> Float[Array, "n width"]:
+    vectors: Float[Array, "*n dim"], biases: Float[Array, "*n"] | None, longest: Float[Array, ""] | None
+) -> Float[Array, "*n width"]:
     """The vectors w, or with M = ``longest``: (w, b, sqrt(M^2 - |w|^2 - b^2)), all of length M.
 
     The angle between these and ``query_keys`` falls as the logit e . w + b rises.
@@ -45,10 +45,10 @@ def class_keys(
     vectors = vectors.astype(jnp.float32)
     if longest is None:
         return vectors
-    biases = jnp.zeros(vectors.shape[:1]) if biases is None else biases.astype(jnp.float32)
-    squared = jnp.sum(vectors * vectors, axis=1) + biases * biases
+    biases = jnp.zeros(vectors.shape[:-1]) if biases is None else biases.astype(jnp.float32)
+    squared = jnp.sum(vectors * vectors, axis=-1) + biases * biases
     rest = jnp.sqrt(jnp.maximum(longest * longest - squared, 0.0))
-    return jnp.concatenate([vectors, biases[:, None], rest[:, None]], axis=1)
+    return jnp.concatenate([vectors, biases[..., None], rest[..., None]], axis=-1)
 
 
 def query_keys(embeddings: Float[Array, "B dim"], classes: Classes, extended: bool) -> Float[Array, "B width"]:
