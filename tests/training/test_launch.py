@@ -14,11 +14,11 @@ SCRIPT = Path(__file__).with_name("two_processes.py")
 ROOT = SCRIPT.parents[2]
 
 
-def results(command: list[str], devices: int) -> list[dict]:
+def results(command: list[str], folder: Path, devices: int) -> list[dict]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, *command, str(SCRIPT), str(folder)],
         env=environment,
         capture_output=True,
         text=True,
@@ -27,13 +27,13 @@ def results(command: list[str], devices: int) -> list[dict]:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(path.read_text()) for path in sorted(folder.parent.glob(f"{folder.name}.*.json"))]
 
 
 @pytest.mark.parametrize("kind", ["given", "made"])
 def test_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
-    together = results(["-m", "candax.training.launch", "2", str(SCRIPT), str(tmp_path / "two" / kind)], 2)
-    (alone,) = results([str(SCRIPT), str(tmp_path / "one" / kind)], 4)
+    together = results(["-m", "candax.training.launch", "2"], tmp_path / "two" / kind, 2)
+    (alone,) = results([], tmp_path / "one" / kind, 4)
     assert alone["processes"] == 1
     assert [found["processes"] for found in together] == [2, 2]
     for found in together:
