@@ -13,7 +13,14 @@ tables: of the hash functions only the probabilities count, averaged over all of
 The paper's claims: at first the target is nearly uniform, and all distributions are close to it; late it is far from
 uniform, and LSH follows it.
 
-EXPECTED
+Expected on python-stdlib (37,769 classes, 504 steps, about 4 minutes on 2 cores), distances to the target:
+
+* Before: uniform .003, SimHash by embedding .17 (K = 8) and .60 (K = 32), near the logit .08 and .32, log-uniform .68.
+  The target is uniform, but only flat hash functions are near it.
+* After: uniform .84, unigram .66, log-uniform .58; LSH Embedding with SimHash .73 (K = 8) and .46 (K = 32), DWTA .82.
+  So LSH follows the target better than any static sampler where its hashes are sharp, and then 16 tables find next to
+  nothing (2e-8 classes an example); where tables find enough, frequencies are nearer. LSH Label (.84 to .91) is no
+  nearer than uniform.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), figure 3.
 """
