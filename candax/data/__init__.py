@@ -5,6 +5,7 @@ import os
 from candax.data.batches import Batch, Batches, batch, evaluation_batches, num_batches
 from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
+from candax.data.flat import FlatBatch
 from candax.data.flattening import distance_from_uniform, flatten_labels
 from candax.data.prefetching import prefetch
 from candax.data.python_stdlib import python_stdlib
@@ -18,6 +19,7 @@ __all__ = [
     "Corpus",
     "Dataset",
     "Examples",
+    "FlatBatch",
     "SentenceBatch",
     "SentenceBatches",
     "batch",

@@ -28,8 +28,8 @@ class Configuration:
         epochs: passes over the training set.
         dim: width of the hidden layer.
         groups: candidate sets a batch; None: one an example, as in the paper.
-        update_rows: whether changed rows move to their new buckets after each step (the paper's algorithm 5), or
-            wait for the next refresh.
+        update_every: changed rows move to their new buckets after so many steps: 1 is the paper's algorithm 5; None:
+            they wait for the next refresh.
         tf_idf: whether counted features are weighted.
     """
 
@@ -42,7 +42,7 @@ class Configuration:
     epochs: float
     dim: int = 128
     groups: int | None = None
-    update_rows: bool = True
+    update_every: int | None = 1
     tf_idf: bool = False
 
     def num_sampled(self, num_classes: int) -> int:
@@ -67,7 +67,7 @@ class Configuration:
             budget=budget,
             fill=fill,
             num_groups=self.groups,
-            update_every=1 if self.update_rows else None,
+            update_every=self.update_every,
             schedule=samplers.exponential_schedule(50),
         )
 
@@ -85,18 +85,17 @@ class Configuration:
         )
 
 
-def _ours(sparsity: float, epochs: float, **changes: float) -> Configuration:
-    settings = {"batch_size": 256, "learning_rate": 5e-3, **changes}
+def _ours(sparsity: float, epochs: float, *, num_hashes: int = 8, update_every: int | None = None) -> Configuration:
     return Configuration(
         hash="simhash",
-        num_hashes=8,
+        num_hashes=num_hashes,
         num_tables=16,
         sparsity=sparsity,
-        batch_size=int(settings["batch_size"]),
-        learning_rate=settings["learning_rate"],
+        batch_size=256,
+        learning_rate=5e-3,
         epochs=epochs,
         groups=1,
-        update_rows=False,
+        update_every=update_every,
     )
 
 
@@ -108,7 +107,7 @@ def _papers(num_hashes: int, num_tables: int, sparsity: float, batch_size: int, 
 CONFIGURATIONS: dict[Name, Configuration] = {
     "python-stdlib": _ours(0.04, 3),
     "yso-en": _ours(0.08, 1),
-    "acl-authors": _ours(0.04, 3, batch_size=1024, learning_rate=1e-2),
+    "acl-authors": _ours(0.02, 4, update_every=5),
     "amazon-670k": _papers(6, 400, 0.05, 1024, 45),
     "wiki-325k": _papers(5, 300, 0.1, 256, 35),
     "odp": _papers(5, 150, 0.04, 128, 90),

@@ -77,7 +77,7 @@ def load(settings: Settings) -> data.Dataset:
 
 def make_batches(settings: Settings, dataset: data.Dataset) -> data.Batches:
     """The training batches."""
-    return data.Batches(dataset.train, settings.batch_size, settings.seed)
+    return data.Batches(dataset.train, settings.batch_size, settings.seed, flat=True)
 
 
 def num_steps(settings: Settings, batches: data.Batches, default_epochs: float) -> int:

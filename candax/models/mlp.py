@@ -1,5 +1,6 @@
 """Encoder for sparse features: a bag of embeddings, a hidden layer's worth of ReLU."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ class SparseMLP(nnx.Module):
 
     Inputs are scaled to Euclidean length 1, so that long documents do not drown short ones.
 
-    The batch must have ``feature_ids`` int32[B, F] (-1 pads) and ``feature_values`` float32[B, F].
+    The batch must have ``feature_ids`` int32[B, F] (-1 pads) and ``feature_values`` float32[B, F] (``data.Batch``); or
+    both of shape [N], ``feature_examples`` int32[N], rising, and ``labels`` [B, T] (``data.FlatBatch``).
 
     Args:
         num_features: rows of the bag.
@@ -37,13 +39,22 @@ class SparseMLP(nnx.Module):
         self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B F"]]:
+    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "*slots"]]:
         """The bag's rows that the batch needs."""
         return {"bag": batch.feature_ids}
 
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "B F dim"]]) -> Float[Array, "B dim"]:
+    def encode(self, batch: Any, rows: dict[str, Float[Array, "*slots dim"]]) -> Float[Array, "B dim"]:
         """Embeddings from the gathered rows of the bag."""
         values = jnp.asarray(batch.feature_values)
+        if values.ndim == 1:
+            return jax.nn.relu(self._flat_sum(values, batch, rows["bag"]) + self.bias[...])
         length = jnp.sqrt(jnp.sum(values * values, axis=1, keepdims=True))
         values = values / jnp.where(length > 0, length, 1)
         return jax.nn.relu(jnp.einsum("bf,bfd->bd", values, rows["bag"]) + self.bias[...])
+
+    def _flat_sum(self, values: Float[Array, "N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
+        examples, number = jnp.asarray(batch.feature_examples), batch.labels.shape[0]
+        total = partial(jax.ops.segment_sum, segment_ids=examples, num_segments=number, indices_are_sorted=True)
+        length = jnp.sqrt(total(values * values))
+        values = values / jnp.where(length > 0, length, 1)[examples]
+        return total(values[:, None] * rows)

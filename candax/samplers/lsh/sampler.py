@@ -133,7 +133,7 @@ def lsh(
         number = queries.valid.shape[1]
         reads = None
         if budget is not None and take == "tables":
-            reads = _READS * budget + (number * num_tables if index.query == "label" else 0)
+            reads = _READS * budget + (number if index.query == "label" else 0)
         entries = read(state.tables, key_read, index.codes(state, queries), queries.valid, reads)
         found = distinct(entries.ids)
         if fill is not None:

@@ -1,0 +1,72 @@
+"""Flat batches hold the same examples as padded ones, and give the same embeddings and gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from data_helpers import random_examples
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import candax as cx
+from candax.data.flat import widest
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 9), st.integers(1, 12))
+def test_the_same_examples_as_padded(seed: int, batch_size: int, max_features: int) -> None:
+    examples = random_examples(seed)
+    padded = cx.data.Batches(examples, batch_size, seed, max_features, 3)
+    flat = cx.data.Batches(examples, batch_size, seed, max_features, 3, flat=True)
+    for index in range(padded.batches_per_epoch):
+        one, other = padded[1, index], flat[1, index]
+        assert isinstance(other, cx.data.FlatBatch)
+        assert other.feature_ids.shape == (flat.num_slots,)
+        assert [array.dtype for array in other] == [np.int32, np.float32, np.int32, np.int32]
+        np.testing.assert_array_equal(one.labels, other.labels)
+        assert (np.diff(other.feature_examples) >= 0).all()
+        real = other.feature_ids >= 0
+        assert (other.feature_values[~real] == 0).all()
+        for i in range(batch_size):
+            mine = real & (other.feature_examples == i)
+            kept = one.feature_ids[i][one.feature_ids[i] >= 0]
+            np.testing.assert_array_equal(other.feature_ids[mine], kept)
+            np.testing.assert_array_equal(other.feature_values[mine], one.feature_values[i][: len(kept)])
+
+
+def test_without_room_the_longest_examples_are_cut() -> None:
+    counts = np.array([3, 9, 1, 7])
+    assert widest(counts, 20, 20) == 20
+    assert widest(counts, 20, 19) == 8
+    assert widest(counts, 20, 10) == 3
+    assert widest(counts, 20, 4) == 1
+    with pytest.raises(ValueError, match="slots for at least one feature of each of 4 examples, got 3"):
+        widest(counts, 20, 3)
+    examples = random_examples(3, points=40)
+    batches = cx.data.Batches(examples, 8, 0, flat=True)
+    before = batches[0, 0]
+    batches.num_slots = int((before.feature_ids >= 0).sum()) - 2
+    after = batches[0, 0]
+    lengths = [np.bincount(b.feature_examples[b.feature_ids >= 0], minlength=8) for b in (before, after)]
+    assert lengths[1].sum() <= batches.num_slots
+    assert lengths[1].max() < lengths[0].max()
+    np.testing.assert_array_equal(lengths[1], np.minimum(lengths[0], lengths[1].max()))
+
+
+def test_the_same_training_as_padded() -> None:
+    examples = random_examples(5, points=48)
+    tables = []
+    for flat in (False, True):
+        batches = cx.data.Batches(examples, 8, 0, flat=flat)
+        rngs = nnx.Rngs(0)
+        encoder = cx.models.SparseMLP(examples.num_features, 8, rngs=rngs)
+        model = cx.models.Classifier(encoder, cx.models.Head(examples.num_classes, 8, rngs=rngs))
+        program = cx.training.build(model, sampler=cx.samplers.uniform(4), loss=cx.losses.css, optimizer=optax.sgd(0.5))
+        state, _ = cx.training.fit(program, program.init(0), batches, num_steps=4)
+        tables.append(state.tables)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *tables)
+    start = program.init(0).tables
+    moved = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), tables[1], start)
+    assert min(jax.tree.leaves(moved)) > 1e-3
