@@ -32,7 +32,7 @@ def test_the_notebook_example_runs():
 def test_the_shorter_examples_run(tmp_path, monkeypatch):
     """Margins, search, and classes over devices: each with what the first example left behind, in small."""
     monkeypatch.chdir(tmp_path)
-    margins, search, devices = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
+    margins, search, devices, million, many = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
     rng = np.random.default_rng(0)
     classes = cx.Classes(jnp.asarray(rng.normal(size=(3000, 8)), jnp.float32), None, None, jnp.int32(3000))
     names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
@@ -46,6 +46,13 @@ def test_the_shorter_examples_run(tmp_path, monkeypatch):
     batch = cx.data.Batch(np.zeros((8, 3), np.int32), np.ones((8, 3), np.float32), np.zeros((8, 1), np.int32))
     _, loss = names["program"].step(names["program"].init(0), batch)
     assert np.isfinite(loss)
+    names["nnx"] = nnx
+    exec(million.replace("1_000_000", "5000"), names)
+    alone = names["program"]
+    exec(many, names)
+    for program in (alone, names["program"]):
+        assert program.num_classes == 5000
+        assert np.isfinite(program.step(program.init(0), batch)[1])
 
 
 def test_pictures_and_files_that_it_names_exist():
