@@ -3,6 +3,7 @@
 from candax.samplers.bernoulli import bernoulli
 from candax.samplers.combinators import every, mixture, with_tail
 from candax.samplers.grouping import classes_per_example, grouped
+from candax.samplers.hashing_forest import hashing_forest
 from candax.samplers.in_batch import in_batch
 from candax.samplers.ivf import ivf_bq, ivf_index, load_index, save_index
 from candax.samplers.knn_label import knn_label
@@ -20,6 +21,7 @@ __all__ = [
     "every",
     "exponential_schedule",
     "grouped",
+    "hashing_forest",
     "in_batch",
     "ivf_bq",
     "ivf_index",

@@ -229,6 +229,14 @@ SAMPLERS: dict[str, SamplerCase] = {
     "ivf_bq grouped": SamplerCase(
         lambda g: samplers.ivf_bq(1, num_centers=4, hm_num=12, num_kept=12, num_sampled=18, num_groups=g)
     ),
+    # All classes share one leaf; what splits find is measured in tests/samplers/test_hashing_forest.py.
+    "hashing_forest": SamplerCase(
+        lambda g: samplers.hashing_forest(6, num_trees=3, leaf_size=24),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        random=False,
+    ),
     "grouped top_k": SamplerCase(
         lambda g: samplers.grouped(samplers.top_k(1, block_size=8), num_sampled=18, num_groups=g),
         cost_grows=True,

@@ -13,6 +13,7 @@ from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
 from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
 from candax.samplers.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.scoring import logits_of
 from candax.samplers.selection import smallest
 from candax.samplers.static import check_positive
 
@@ -262,19 +263,13 @@ class IVFIndex(NamedTuple):
             read, inside = position // block, position % block
             real = inside < seen.filled[read]
             ids = jnp.where(real, state.lists.ids[seen.blocks[read], inside], 0)
-            logits = jnp.where(real, _logits(embedding, ids, classes), -jnp.inf)
+            logits = jnp.where(real, logits_of(embedding, ids, classes), -jnp.inf)
             scores, best = jax.lax.top_k(logits, min(k, kept))
             return scores, jnp.where(scores > -jnp.inf, ids[best], 0)
 
         scores, ids = jax.lax.map(one, (embeddings, asked, seen, similar), batch_size=at_once)
         short = ((0, 0), (0, k - scores.shape[1]))
         return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
-
-
-def _logits(embedding: Float[Array, "dim"], ids: Int[Array, "kept"], classes: Classes) -> Float[Array, "kept"]:
-    embedding, vectors = (as_scored(part, classes.normalized) for part in (embedding, classes.vectors[ids]))
-    logits = jnp.matmul(vectors, embedding, preferred_element_type=jnp.float32)
-    return logits if classes.biases is None else logits + classes.biases[ids]
 
 
 def _write(

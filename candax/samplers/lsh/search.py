@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
-from candax.cosines import as_scored
 from candax.samplers.keys import Near
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.dwta import dwta
@@ -15,6 +14,7 @@ from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import distinct, read
 from candax.samplers.returned import log_count_of_returned
+from candax.samplers.scoring import logits_of
 from candax.samplers.static import check_positive
 
 # Class rows gathered at a time, as numbers.
@@ -94,11 +94,8 @@ def lsh_top_k(
             embedding, ids = example
             real = ids < state.num_valid
             at = jnp.where(real, ids, 0)
-            vectors = as_scored(classes.vectors[at], classes.normalized)
-            logits = jnp.matmul(vectors, embedding, preferred_element_type=jnp.float32)
-            if classes.biases is not None:
-                logits = logits + classes.biases[at]
-            scores, place = jax.lax.top_k(jnp.where(real, logits, -jnp.inf), min(k, ids.shape[0]))
+            logits = jnp.where(real, logits_of(embedding, at, classes), -jnp.inf)
+            scores, place = jax.lax.top_k(logits, min(k, ids.shape[0]))
             return jnp.where(scores > -jnp.inf, at[place], 0), scores > -jnp.inf
 
         rows = max(1, _SCRATCH // (found.shape[1] * classes.vectors.shape[1]))

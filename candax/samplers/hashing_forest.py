@@ -1,0 +1,135 @@
+"""A hashing forest: random trees of hyperplanes over the class vectors, the retrieval of selective softmax."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.samplers.combinators import every
+from candax.samplers.forest import Forest, ForestState
+from candax.samplers.keys import Near
+from candax.samplers.returned import log_count_of_returned
+from candax.samplers.static import check_positive
+
+
+def hashing_forest(
+    k: int,
+    *,
+    num_trees: int = 100,
+    leaf_size: int = 32,
+    num_kept: int | None = None,
+    order: Literal["score", "votes"] = "score",
+    mass: float | None = None,
+    scale: float = 1.0,
+    near: Near = "vector",
+    schedule: int | Callable[[int], bool] = 1000,
+) -> Sampler:
+    """The best classes of those that share a leaf with the embedding in one of L random trees: HF softmax.
+
+    A tree halves the classes until at most ``leaf_size`` are left: each node draws two of its classes at random, and
+    the hyperplane across the line between them, put where it halves the node, decides for classes and embeddings. All
+    vectors count by direction alone. An example goes down every tree; the classes of its L leaves, each once, are
+    ranked, and the k first are its candidates, each with expected count 1: like ``top_k`` it is deterministic given the
+    trees, and nothing corrects for the classes outside. ``log_expected_count`` is 0 for the set and for the labels,
+    -inf for others.
+
+    **tau.** ANN Softmax runs this with tau_cp = .9 without saying what that is. It is read here as the threshold of the
+    cumulative probability by which the original paper's adaptive version (HF-A) chooses how many classes are active:
+    with ``mass=0.9`` an example keeps only as many of its k best as hold 90 % of their softmax's probability, and at
+    least one. The paper adapts one number over the course of training; here every example has its own, in every step.
+
+    **Unlike the paper**, a hyperplane lies at the median, and not half way between its two classes: so all trees have
+    the same depth and all leaves the same size within 1, arrays of a fixed size. Embeddings and class vectors are
+    divided by their length first, for a hyperplane off the origin means nothing to an embedding of another length.
+    Hyperplanes are stored as the two classes and the place: they follow the vectors of their classes, while classes
+    change leaves at refreshes only.
+
+    Cost: the state takes 4 L num_classes (1 + 3 / leaf_size) bytes or a little more. A draw compares an example with
+    2 L log2(num_classes / leaf_size) class vectors and scores L * leaf_size of them, or ``num_kept``. Building sorts
+    all classes L log2(num_classes / leaf_size) times, one tree after the other.
+
+    Args:
+        k: slots an example; those in excess of the classes found are masked.
+        num_trees: L.
+        leaf_size: the most classes in a leaf.
+        num_kept: how many of the classes found are ranked by score: those with the most votes, a vote being a tree
+            that agrees. None: all.
+        order: what the k best are best by: "score", the logit, or "votes" (of equal votes those of lower id).
+        mass: tau_cp, in (0, 1]; None: all k.
+        scale: of the logits whose softmax ``mass`` is about: that of the margin, where logits are cosines.
+        near: "vector": trees are made of the class vectors' directions. "logit": of vectors extended by bias and length
+            so that near means of large logit; see ``candax.samplers.keys.class_keys``.
+        schedule: when to build the trees anew: every so many steps (the paper's T), or ``(step) -> bool``.
+
+    Returns:
+        A ``Sampler``; its state is a ``ForestState``.
+
+    Raises:
+        ValueError: for numbers out of range or arguments that do not belong together.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> angle = jnp.arange(64) * (2 * jnp.pi / 64)
+        >>> classes = cx.Classes(jnp.stack([jnp.cos(angle), jnp.sin(angle)], 1), None, None, jnp.int32(64))
+        >>> sampler = cx.samplers.hashing_forest(3, num_trees=10, leaf_size=4)
+        >>> state = sampler.init(jax.random.key(0), classes)
+        >>> query = cx.Query(9 * classes.vectors[20:21], jnp.array([[2]]), classes)
+        >>> sorted(sampler.sample(state, jax.random.key(1), query).ids[0].tolist())
+        [19, 20, 21]
+
+    Source: Zhang, Yang, Yan, Lin, Accelerated Training for Massive Classification via Dynamic Class Selection (2018),
+        as described by Zhao et al., ANN Softmax (PVLDB 2022), sections 2.2.2 and 4, where L = 100 and T = 1000; the
+        leaves' size is not given there.
+    """
+    check_positive("k", k)
+    check_positive("num_kept", num_kept)
+    if order not in ("score", "votes"):
+        raise ValueError(f'expected order "score" or "votes", got {order!r}.')
+    if order == "votes" and (num_kept is not None or mass is not None):
+        raise ValueError('num_kept and mass go by scores: leave them out with order="votes", or use order="score".')
+    if mass is not None and not 0 < mass <= 1:
+        raise ValueError(f"expected 0 < mass <= 1, the share of probability to be kept, got {mass!r}.")
+    if not scale > 0:
+        raise ValueError(f"expected scale > 0, got {scale!r}.")
+    if num_kept is not None and num_kept < k:
+        raise ValueError(f"expected num_kept >= k, got num_kept={num_kept} to be ranked for k={k}.")
+    forest = Forest(num_trees, leaf_size, near)
+    forest.check()
+    build = jax.jit(forest.build)
+
+    def sample(state: ForestState, key: KeyArray, query: Query) -> Candidates:
+        del key
+        found = forest.search(state, query.embeddings, query.classes, k, num_kept, by_votes=order == "votes")
+        mask = found.scores > -jnp.inf
+        if mass is not None:
+            mask = mask & _holds_mass(scale * found.scores, mass)
+        return Candidates(jnp.where(mask, found.ids, 0), jnp.zeros(found.ids.shape), mask)
+
+    def log_expected_count(
+        state: ForestState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del state
+        return log_count_of_returned(candidates, ids, query)
+
+    def refresh(state: ForestState, key: KeyArray, classes: Classes) -> ForestState:
+        del state
+        return build(key, classes)
+
+    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, exact=True, law_over="draw")
+    return every(Sampler(build, sample, log_expected_count, no_update, refresh, never, facts), schedule)
+
+
+def _holds_mass(scores: Float[Array, "B k"], mass: float) -> Array:
+    """Which of scores in falling order are needed for a share of their softmax: those before which it is not reached.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> _holds_mass(jnp.log(jnp.array([[0.6, 0.3, 0.1]])), 0.8).tolist()
+        [[True, True, False]]
+    """
+    probabilities = jax.nn.softmax(scores, axis=1)
+    before = jnp.cumsum(probabilities, axis=1) - probabilities
+    return before < mass
