@@ -5,6 +5,7 @@ from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
 from candax.models.heads import Head, find_hits, score
 from candax.models.mlp import SparseMLP
+from candax.models.projection import RandomProjection, recover
 from candax.models.tables import Constant, Table
 
 __all__ = [
@@ -14,11 +15,13 @@ __all__ = [
     "Encoder",
     "GRULanguageModel",
     "Head",
+    "RandomProjection",
     "SparseMLP",
     "Table",
     "draw_rows",
     "encoder_tables",
     "find_hits",
+    "recover",
     "score",
     "score_rows",
     "tables_of",
