@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, pytree
+from candax.blocks import Block, walk
 from candax.cosines import as_scored, unit
 from candax.samplers.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.lsh.edits import EMPTY
@@ -24,15 +25,13 @@ class ForestState:
     """The trees, all of one shape: node 1 is the root, 2 i and 2 i + 1 are what node i is halved into.
 
     Attributes:
-        ids: the classes of every tree, leaf by leaf.
-        bounds: where each leaf begins, and the last one ends; beyond are padding rows.
+        ids: the classes of every leaf; behind them ``EMPTY``.
         pivots: the two classes between which a node lies.
         thresholds: what is at least this far along the line from the second to the first goes right.
         longest: the largest length of class vectors, where keys are extended by it.
     """
 
-    ids: Int[Array, "trees num_classes"]
-    bounds: Int[Array, "leaves_and_end"]
+    ids: Int[Array, "trees leaves leaf"]
     pivots: Int[Array, "trees leaves 2"]
     thresholds: Float[Array, "trees leaves"]
     longest: Float[Array, ""] | None
@@ -43,12 +42,6 @@ class FoundClasses(NamedTuple):
 
     scores: Float[Array, "B k"]
     ids: Int[Array, "B k"]
-
-
-class _Tree(NamedTuple):
-    ids: Int[Array, "num_classes"]
-    pivots: Int[Array, "leaves 2"]
-    thresholds: Float[Array, "leaves"]
 
 
 class Forest(NamedTuple):
@@ -72,51 +65,48 @@ class Forest(NamedTuple):
     def build(self, key: KeyArray, classes: Classes) -> ForestState:
         """Random trees over all valid classes, one after the other, each by sorting the classes once a level.
 
-        O(num_trees * num_classes * (dim + log num_classes) * depth); beside the state it holds some arrays of
-        [num_classes] and a few million numbers. To be jitted.
+        O(num_trees * num_classes * dim * depth). Beside the state it holds some arrays of [num_classes], a share of
+        1 / leaf_size of the class table, and a few million numbers. To be jitted.
         """
-        depth = self.depth(classes.num_classes)
+        num_classes = classes.num_classes
+        depth = self.depth(num_classes)
         extended = self.near == "logit" and not classes.normalized
         longest = longest_key(classes) if extended else None
-        bounds = _halved(classes.num_valid, depth)
-        rows = jnp.arange(classes.num_classes, dtype=jnp.int32)
-        # Padding rows are beyond the last leaf, on every level.
-        leaf = jnp.searchsorted(bounds[1:], rows, side="right", method="sort").astype(jnp.int32)
-        at_once = max(1, _SCRATCH // (3 * classes.vectors.shape[1]))
+        width = -(-num_classes // (1 << depth))
+        at_once = max(128, _SCRATCH // (3 * classes.vectors.shape[1]))
 
-        def along(ids: Int[Array, "n"], pivots: Int[Array, "n 2"]) -> Float[Array, "n"]:
-            line = _line(classes, longest, pivots)
-            return jnp.einsum("nd,nd->n", _keys(classes, longest, ids), line)
+        def along(lines: Float[Array, "nodes width"], node: Int[Array, "num_classes"]) -> Float[Array, "num_classes"]:
+            """How far each class is along the line of its node: in the order of ids, so that the table is only read."""
 
-        def halve(level: Array, tree_and_key: tuple[_Tree, KeyArray]) -> tuple[_Tree, KeyArray]:
-            tree, key = tree_and_key
-            below = depth - level  # levels down to the leaves
-            nodes = jnp.arange(tree.pivots.shape[0], dtype=jnp.int32)
-            number = jnp.minimum(nodes + 1, 1 << level) << below
-            first, middle, end = bounds[number - (1 << below)], bounds[number - (1 << (below - 1))], bounds[number]
-            one, other = _two_of(jax.random.fold_in(key, level), first, end - first)
-            pivots = jnp.stack([tree.ids[one], tree.ids[other]], axis=1)
-            node = leaf >> below
-            of_class = pivots[jnp.minimum(node, nodes.shape[0] - 1)]
-            far = jax.lax.map(lambda some: along(*some), (tree.ids[:, None], of_class[:, None]), batch_size=at_once)
-            _, far, ids = jax.lax.sort((node, far[:, 0], tree.ids), num_keys=2)
-            here = jnp.where(nodes < (1 << level), nodes + (1 << level), nodes.shape[0])
-            between = 0.5 * (far[jnp.maximum(middle - 1, 0)] + far[jnp.minimum(middle, far.shape[0] - 1)])
-            thresholds = jnp.where(middle > first, between, -jnp.inf)  # never into an empty left half
-            new = _Tree(
-                ids,
-                tree.pivots.at[here].set(pivots, mode="drop"),
-                tree.thresholds.at[here].set(thresholds, mode="drop"),
-            )
-            return new, key
+            def visit(far: Array, block: Block) -> Array:
+                keys = unit(class_keys(block.vectors, block.biases, longest))
+                own = lines[jax.lax.dynamic_slice_in_dim(node, block.start, keys.shape[0])]
+                return jax.lax.dynamic_update_slice_in_dim(far, jnp.sum(keys * own, axis=1), block.start, axis=0)
 
-        def grow(key: KeyArray) -> _Tree:
-            leaves = bounds.shape[0] - 1
-            start = _Tree(rows, jnp.zeros((leaves, 2), jnp.int32), jnp.zeros(leaves))
-            return jax.lax.fori_loop(0, depth, halve, (start, key))[0]
+            return walk(classes, jnp.dtype(jnp.float32), visit, jnp.zeros(num_classes), block_size=at_once)
 
-        trees = jax.lax.map(grow, jax.random.split(key, self.num_trees))
-        return ForestState(trees.ids, bounds, trees.pivots, trees.thresholds, longest)
+        def grow(key: KeyArray) -> tuple[Array, Array, Array]:
+            place = jnp.arange(width << depth, dtype=jnp.int32)
+            ids = jnp.where(place < classes.num_valid, place, EMPTY)[None]
+            node = jnp.zeros(num_classes, jnp.int32)
+            number = jnp.reshape(classes.num_valid, 1).astype(jnp.int32)
+            pivots, thresholds = [jnp.zeros((1, 2), jnp.int32)], [jnp.zeros(1)]
+            for level in range(depth):
+                one, other = _two_of(jax.random.fold_in(key, level), number)
+                pivots.append(jnp.concatenate([_at(ids, one), _at(ids, other)], axis=1))
+                far = along(_line(classes, longest, pivots[-1]), node)
+                far = far.at[ids].get(mode="fill", fill_value=jnp.inf)
+                far, ids = jax.lax.sort((far, ids), dimension=1, num_keys=1)
+                left = number // 2
+                between = 0.5 * (_at(far, left - 1) + _at(far, left))[:, 0]
+                thresholds.append(jnp.where(left > 0, between, -jnp.inf))  # never into an empty left half
+                ids, number = _halves(ids, left, number)
+                rows = jnp.broadcast_to(jnp.arange(ids.shape[0], dtype=jnp.int32)[:, None], ids.shape)
+                node = node.at[ids].set(rows, mode="drop")
+            return ids, jnp.concatenate(pivots), jnp.concatenate(thresholds)
+
+        ids, pivots, thresholds = jax.lax.map(grow, jax.random.split(key, self.num_trees))
+        return ForestState(ids, pivots, thresholds, longest)
 
     def search(
         self,
@@ -141,7 +131,7 @@ class Forest(NamedTuple):
         Returns:
             ``FoundClasses``.
         """
-        depth, width = self.depth(classes.num_classes), min(self.leaf_size, classes.num_classes)
+        depth, width = self.depth(classes.num_classes), state.ids.shape[2]
         total = self.num_trees * width
         kept = total if num_kept is None else min(num_kept, total)
         keys = unit(query_keys(embeddings, classes, state.longest is not None))
@@ -155,10 +145,7 @@ class Forest(NamedTuple):
                 return 2 * node + (line @ key >= state.thresholds[every_tree, node])
 
             leaf = jax.lax.fori_loop(0, depth, down, jnp.ones(self.num_trees, jnp.int32)) - (1 << depth)
-            place = state.bounds[leaf][:, None] + jnp.arange(width)
-            inside = place < state.bounds[leaf + 1][:, None]
-            ids = state.ids[every_tree[:, None], jnp.minimum(place, state.ids.shape[1] - 1)]
-            ids, votes = _distinct(jnp.where(inside, ids, EMPTY).reshape(-1))
+            ids, votes = _distinct(state.ids[every_tree, leaf].reshape(-1))
             if kept < total:
                 best = smallest(self.num_trees - votes, kept, self.num_trees.bit_length())
                 ids, votes = ids[best], votes[best]
@@ -174,43 +161,45 @@ class Forest(NamedTuple):
         return FoundClasses(jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short))
 
 
-def _keys(classes: Classes, longest: Float[Array, ""] | None, ids: Int[Array, "*n"]) -> Float[Array, "*n width"]:
-    """Class vectors, or what they are extended to, of length 1; zeros for padding rows."""
-    vectors = as_scored(classes.vectors[ids], classes.normalized)
-    biases = None if classes.biases is None else classes.biases[ids]
-    keys = unit(class_keys(vectors, biases, longest))
-    return jnp.where((ids < classes.num_valid)[..., None], keys, 0.0)
-
-
 def _line(classes: Classes, longest: Float[Array, ""] | None, pivots: Int[Array, "n 2"]) -> Float[Array, "n width"]:
-    keys = _keys(classes, longest, pivots)
+    """From the second to the first of two classes: their vectors, or what they are extended to, of length 1."""
+    ids = jnp.where(pivots < classes.num_valid, pivots, 0)
+    vectors = as_scored(classes.vectors[ids], classes.normalized)
+    keys = unit(class_keys(vectors, None if classes.biases is None else classes.biases[ids], longest))
     return keys[:, 0] - keys[:, 1]
 
 
-def _halved(number: Int[Array, ""], depth: int) -> Int[Array, "leaves_and_end"]:
-    """Where each of 2^depth parts of ``number`` things begins, when halves are halved again, and the end.
+def _at(rows: Array, place: Int[Array, "nodes"]) -> Array:
+    """The entry of each row at a place of its own."""
+    return jnp.take_along_axis(rows, jnp.clip(place, 0, rows.shape[1] - 1)[:, None], axis=1)
+
+
+def _halves(
+    ids: Int[Array, "nodes n"], left: Int[Array, "nodes"], number: Int[Array, "nodes"]
+) -> tuple[Int[Array, "children half"], Int[Array, "children"]]:
+    """The first ``left`` of each node's ``number`` ids, then the others, as rows of their own; ``EMPTY`` behind them.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> _halved(jnp.int32(7), 2).tolist()
-        [0, 1, 3, 5, 7]
+        >>> ids, number = _halves(jnp.array([[7, 2, 9, EMPTY]]), jnp.array([1]), jnp.array([3]))
+        >>> [row[:n] for row, n in zip(ids.tolist(), number.tolist())]
+        [[7], [2, 9]]
     """
-    bounds = jnp.stack([jnp.zeros((), jnp.int32), number.astype(jnp.int32)])
-    for _ in range(depth):
-        middle = bounds[:-1] + (bounds[1:] - bounds[:-1]) // 2
-        bounds = jnp.append(jnp.stack([bounds[:-1], middle], axis=1).reshape(-1), bounds[-1])
-    return bounds
+    nodes, slots = ids.shape
+    place = jnp.arange(slots // 2, dtype=jnp.int32)
+    later = jnp.take_along_axis(ids, jnp.minimum(left[:, None] + place, slots - 1), axis=1)
+    halves = jnp.stack([ids[:, : slots // 2], later], axis=1)
+    numbers = jnp.stack([left, number - left], axis=1)
+    halves = jnp.where(place < numbers[:, :, None], halves, EMPTY)
+    return halves.reshape(2 * nodes, -1), numbers.reshape(-1)
 
 
-def _two_of(
-    key: KeyArray, first: Int[Array, "nodes"], size: Int[Array, "nodes"]
-) -> tuple[Int[Array, "nodes"], Int[Array, "nodes"]]:
-    """Two different places of each run, at random; the same one where the run is too short."""
+def _two_of(key: KeyArray, number: Int[Array, "nodes"]) -> tuple[Int[Array, "nodes"], Int[Array, "nodes"]]:
+    """Two different ones of each node's places, at random; the same one where there is no other."""
     key_one, key_other = jax.random.split(key)
-    one = random_below(key_one, size.shape, jnp.maximum(size, 1).astype(jnp.uint32)).astype(jnp.int32)
-    step = random_below(key_other, size.shape, jnp.maximum(size - 1, 1).astype(jnp.uint32)).astype(jnp.int32)
-    other = (one + 1 + step) % jnp.maximum(size, 1)
-    return first + one, first + other
+    one = random_below(key_one, number.shape, jnp.maximum(number, 1)).astype(jnp.int32)
+    step = random_below(key_other, number.shape, jnp.maximum(number - 1, 1)).astype(jnp.int32)
+    return one, (one + 1 + step) % jnp.maximum(number, 1)
 
 
 def _distinct(ids: Int[Array, "n"]) -> tuple[Int[Array, "n"], Int[Array, "n"]]:

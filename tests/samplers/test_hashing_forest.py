@@ -12,6 +12,7 @@ import candax as cx
 from candax import losses, samplers
 from candax.blocks import streaming_top_k
 from candax.samplers.forest import Forest
+from candax.samplers.lsh.edits import EMPTY
 from tests.samplers.test_ivf_index import DIM, NUM_CLASSES, K, clustered, queries_near, recall
 from tests.training import problems
 
@@ -40,15 +41,13 @@ def forests(classes):
 
 def test_every_tree_cuts_the_valid_classes_into_leaves_of_one_size(forests):
     _, state = forests[48]
-    sizes = np.diff(state.bounds)
-    assert len(sizes) == 128  # 3000 / 24, rounded up to a power of two
-    assert sizes.sum() == NUM_VALID
+    ids = np.asarray(state.ids)
+    assert ids.shape == (48, 128, LEAF)  # 3000 / 24, rounded up to a power of two
+    sizes = np.sum(ids < EMPTY, axis=2)
     assert sizes.max() - sizes.min() <= 1
-    assert sizes.max() <= LEAF
-    np.testing.assert_array_equal(
-        np.sort(state.ids[:, :NUM_VALID], axis=1), np.broadcast_to(np.arange(NUM_VALID), (48, NUM_VALID))
-    )
-    assert np.any(np.asarray(state.ids[0]) != np.asarray(state.ids[1]))
+    for tree in ids:
+        np.testing.assert_array_equal(np.sort(tree[tree < EMPTY]), np.arange(NUM_VALID))
+    assert np.any(ids[0] != ids[1])
 
 
 def test_a_class_goes_down_to_its_own_leaf(forests, classes):
@@ -88,11 +87,11 @@ def leaves_of(forest, state, query, classes):
     found = []
     for tree in range(forest.num_trees):
         node = 1
-        while node < len(state.bounds) - 1:
+        while node < state.ids.shape[1]:
             one, other = np.asarray(state.pivots[tree, node])
             node = 2 * node + int((unit[one] - unit[other]) @ query >= state.thresholds[tree, node])
-        leaf = node - (len(state.bounds) - 1)
-        found.append(np.asarray(state.ids[tree, int(state.bounds[leaf]) : int(state.bounds[leaf + 1])]))
+        leaf = np.asarray(state.ids[tree, node - state.ids.shape[1]])
+        found.append(leaf[leaf < EMPTY])
     return found
 
 
