@@ -1,4 +1,7 @@
-"""Changed rows that wait for the tables: remembered step by step, handed over together, each in its latest form."""
+"""Changed rows that wait for an index: remembered step by step, handed over together, each in its latest form."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import pytree
 
 _NOWHERE = 2**31 - 1
+
+Index = TypeVar("Index")
 
 
 @pytree
@@ -23,6 +28,61 @@ class Pending:
     ids: Int[Array, "room"]
     rows: Float[Array, "room dim"]
     number: Int[Array, ""]
+
+
+def wait_or_move(
+    pending: Pending,
+    updates: Int[Array, ""],
+    ids: Int[Array, "U"],
+    rows: Float[Array, "U dim"],
+    num_valid: Int[Array, ""],
+    *,
+    every: int,
+    move: Callable[[Index, Int[Array, "room"], Float[Array, "room dim"]], Index],
+    index: Index,
+) -> tuple[Index, Pending]:
+    """Remembers the rows of a step; every so many steps, or when there is no room for another, all of them move.
+
+    Args:
+        pending: rows that wait already.
+        updates: how many steps there were since the index was built, this one included.
+        ids: of the rows that this step changed; those >= num_valid are ignored.
+        rows: their new vectors.
+        num_valid: classes.
+        every: steps.
+        move: ``(index, ids, rows) -> index``: distinct ids, sorted, fillers behind them.
+        index: what moves in place, if donated: arrays that ``move`` both reads and writes must be part of it.
+
+    Returns:
+        The index, and what waits from now on.
+
+    Raises:
+        ValueError: if a step may change more rows than there is room for.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> add = lambda total, ids, rows: total + jnp.sum(jnp.where(ids < 9, rows[:, 0], 0))
+        >>> pending, total = nothing_pending(4, 1, jnp.float32), jnp.float32(0)
+        >>> for step, row in enumerate([0.5, 0.7]):
+        ...     total, pending = wait_or_move(
+        ...         pending, jnp.int32(step + 1), jnp.array([3, 10]), jnp.full((2, 1), row), jnp.int32(9),
+        ...         every=2, move=add, index=total,
+        ...     )
+        ...     print(round(float(total), 2), int(pending.number))
+        0.0 1
+        0.7 0
+    """
+    room = pending.ids.shape[0]
+    if ids.shape[0] > room:
+        raise ValueError(
+            f"expected pending_rows of at least {ids.shape[0]}, the most rows that a step may change, got {room}. Pass "
+            "a larger pending_rows, or update_every=1."
+        )
+    pending = remember(pending, ids, rows, ids < num_valid)
+    due = (updates % every == 0) | (pending.number + ids.shape[0] > room)
+    # A loop of one round or none, and no condition: its carry is changed in place.
+    index = jax.lax.fori_loop(0, due.astype(jnp.int32), lambda _, index: move(index, *latest(pending)), index)
+    return index, Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
 
 
 def nothing_pending(room: int, dim: int, dtype: DTypeLike) -> Pending:

@@ -227,16 +227,41 @@ def test_an_index_is_the_same_after_saving_and_loading(tmp_path, dtype):
         np.testing.assert_array_equal(got, wanted)
     save_index(path, index, state)
     assert load_index(path)[2] is None
+    whole, middle = path.read_bytes(), path.stat().st_size // 2
+    path.write_bytes(whole[:middle])
+    with pytest.raises(ValueError, match="only a part of one"):
+        load_index(path)
+    path.write_bytes(whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 8]) + whole[middle + 8 :])
+    with pytest.raises(ValueError, match="does not read as one"):
+        load_index(path)
 
 
 def test_other_files_are_refused(tmp_path):
+    """Each with what was expected, what came, and what to do."""
     path = tmp_path / "other.npz"
+
+    def refused(what):
+        with pytest.raises(
+            ValueError, match=rf"(?s)expected .*other.npz to be a file that .*save_index.*{what}.*Give "
+        ):
+            load_index(path)
+
+    for junk in (b"", b"no archive at all", b"\x80\x04N."):
+        path.write_bytes(junk)
+        refused("begins with")
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    refused("begins with b.{1,8}NUMPY")
     np.savez(path, a=np.zeros(3))
-    with pytest.raises(ValueError, match="build it anew"):
-        load_index(path)
+    refused("no header")
     np.savez(path, header=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(ValueError, match="pickle"):
-        load_index(path)
+    refused("does not read")
+    np.savez(path, header=np.array("[1]"))
+    refused("no header")
+    np.savez(path, header=np.array('{"format": "candax IVF index 0"}'))
+    refused("index 0")
+    with pytest.raises(FileNotFoundError):
+        load_index(tmp_path / "none.npz")
 
 
 @pytest.mark.parametrize(

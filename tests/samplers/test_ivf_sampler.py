@@ -47,6 +47,40 @@ def test_schedule_and_updates_are_those_that_were_asked_for():
     assert [step for step in range(20) if sampler.schedule(step)] == [7, 14]
 
 
+@pytest.mark.parametrize(("codes", "pending_rows"), [("rotated", 30), pytest.param("mean", 7, marks=pytest.mark.slow)])
+def test_codes_of_several_steps_made_together_are_those_of_single_steps(codes, pending_rows, tmp_path):
+    """Where there is no room for those of another step they are made sooner: every third step, or, with room for 7,
+    second. Ids repeat between steps, and their last vectors count.
+    """
+    classes, rng = clustered(num_valid=100), np.random.default_rng(0)
+    classes = dataclasses.replace(classes, vectors=classes.vectors[:120], biases=classes.biases[:120])
+    single, together = (
+        samplers.ivf_bq(5, num_centers=4, hm_num=60, codes=codes, update_every=n, pending_rows=pending_rows)
+        for n in (1, 3)
+    )
+    states = [jax.jit(sampler.init)(jax.random.key(0), classes) for sampler in (single, together)]
+    updates = [jax.jit(sampler.update) for sampler in (single, together)]
+    built, made = np.asarray(states[0].codes), []
+    query = cx.Query(jnp.zeros((1, classes.vectors.shape[1])), jnp.array([[1]]), classes)
+    for _ in range(6):
+        ids = np.append(np.sort(rng.choice(100, 3, replace=False)), 103)  # a row of padding is no class
+        rows = jnp.asarray(rng.normal(size=(4, classes.vectors.shape[1])), jnp.float32)
+        states = [
+            update(state, jax.random.key(1), query, jnp.asarray(ids, jnp.int32), rows)
+            for update, state in zip(updates, states, strict=True)
+        ]
+        made.append(bool(np.all(np.asarray(states[0].codes) == np.asarray(states[1].codes))))
+        assert made[-1] == (int(states[1].pending.number) == 0)
+    assert made == ([False, False, True] if pending_rows == 30 else [False, True, True]) * 2
+    assert np.any(np.asarray(states[0].codes) != built)
+    states[1] = updates[1](states[1], jax.random.key(1), query, jnp.asarray(ids, jnp.int32), rows)
+    index = samplers.ivf_index(num_centers=4, hm_num=60, codes=codes)
+    samplers.save_index(tmp_path / "index.npz", index, states[1])
+    jax.tree.map(np.testing.assert_array_equal, samplers.load_index(tmp_path / "index.npz")[1], states[1])
+    with pytest.raises(ValueError, match="pending_rows of at least 31"):
+        updates[1](states[1], jax.random.key(1), query, jnp.arange(31), jnp.zeros((31, rows.shape[1])))
+
+
 @pytest.mark.parametrize("codes", ["mean", pytest.param("rotated", marks=pytest.mark.slow)])
 def test_training_with_updates_and_refresh_keeps_the_index_current(codes):
     sampler = samplers.ivf_bq(
@@ -84,11 +118,10 @@ def test_a_normalised_head_is_searched_by_cosine():
     np.testing.assert_array_equal(again.ids, found.ids)
 
 
-def compiled_step(num_classes, codes="mean"):
+def compiled_step(num_classes, codes="mean", update_every=1):
     """A training step with grouped retrieval, from shapes alone, and its sampler's state."""
-    sampler = samplers.ivf_bq(
-        num_centers=32, hm_num=1024, num_kept=64, num_sampled=100, num_groups=2, codes=codes, near="logit"
-    )
+    arguments = {"hm_num": 1024, "num_kept": 64, "num_sampled": 100, "num_groups": 2, "pending_rows": 1000}
+    sampler = samplers.ivf_bq(num_centers=32, codes=codes, near="logit", update_every=update_every, **arguments)
     encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
     head = cx.models.Head(num_classes, problems.DIM, rngs=nnx.Rngs(1))
     model = cx.models.Classifier(encoder, head)
@@ -97,10 +130,17 @@ def compiled_step(num_classes, codes="mean"):
     return program.step.lower(state, problems.Source()[0, 0]).compile(), state.sampler
 
 
-@pytest.mark.parametrize("codes", [pytest.param("mean", marks=pytest.mark.slow), "rotated"])
-def test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table(codes):
-    few, _ = compiled_step(100_000, codes)
-    many, state = compiled_step(1_000_000, codes)
+@pytest.mark.parametrize(
+    ("codes", "update_every"),
+    [
+        pytest.param("mean", 1, marks=pytest.mark.slow),
+        pytest.param("rotated", 1, marks=pytest.mark.slow),
+        ("rotated", 4),
+    ],
+)
+def test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table(codes, update_every):
+    few, _ = compiled_step(100_000, codes, update_every)
+    many, state = compiled_step(1_000_000, codes, update_every)
     assert few.memory_analysis().temp_size_in_bytes == many.memory_analysis().temp_size_in_bytes
     shapes = ["[" + ",".join(map(str, leaf.shape)) + "]" for leaf in jax.tree.leaves(state) if leaf.size > 100_000]
     assert len(shapes) >= 3

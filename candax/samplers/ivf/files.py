@@ -2,6 +2,8 @@
 
 import json
 import os
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from candax.base import Classes
 from candax.samplers.ivf.codes import Codebook
 from candax.samplers.ivf.index import IVFIndex, IVFState
 from candax.samplers.ivf.lists import Lists
+from candax.samplers.pending import Pending
 
 _FORMAT = "candax IVF index 1"
 _LISTS = ("first_block", "sizes", "ids", "places")
+_PENDING = ("ids", "rows", "number")
 _REQUIRED = ("centers", "codes", "num_valid", "updates", *(f"lists.{name}" for name in _LISTS))
 
 
@@ -68,14 +72,10 @@ def load_index(path: Path | str) -> tuple[IVFIndex, IVFState, Classes | None]:
         The index, its state, and the classes if they were saved.
 
     Raises:
-        ValueError: for a file that holds no index.
+        ValueError: for a file that holds no index, or only a part of one.
+        FileNotFoundError: if there is no such file.
     """
-    with np.load(Path(path), allow_pickle=False) as file:
-        header = json.loads(str(file["header"])) if "header" in file.files else {}
-        if header.get("format") != _FORMAT:
-            raise ValueError(f"expected {path} to hold a {_FORMAT!r}, got {header.get('format')!r}: build it anew.")
-        arrays = {name: jnp.asarray(file[name].view(jnp.dtype(dtype))) for name, dtype in header["dtypes"].items()}
-    index = IVFIndex(**header["index"])
+    index, normalized, arrays = _read(Path(path))
     index.check()
     missing = [name for name in _REQUIRED if name not in arrays]
     if missing:
@@ -90,14 +90,36 @@ def load_index(path: Path | str) -> tuple[IVFIndex, IVFState, Classes | None]:
         arrays["updates"],
         part("biases"),
         part("longest"),
-        header["normalized"],
+        None if "pending.ids" not in arrays else Pending(*(arrays[f"pending.{name}"] for name in _PENDING)),
+        normalized,
     )
     if "classes.vectors" not in arrays:
         return index, state, None
-    classes = Classes(
-        arrays["classes.vectors"], part("classes.biases"), None, arrays["classes.num_valid"], header["normalized"]
-    )
+    classes = Classes(arrays["classes.vectors"], part("classes.biases"), None, arrays["classes.num_valid"], normalized)
     return index, state, classes
+
+
+def _read(path: Path) -> tuple[IVFIndex, bool, dict[str, jax.Array]]:
+    """The static numbers, whether the head is normalised, and the arrays by their names."""
+    wrong = f"expected {path} to be a file that candax.samplers.save_index wrote, got"
+    what_to_do = "Give the path of such a file, or build the index anew and save it."
+    with path.open("rb") as raw:
+        begin = raw.read(16)
+    # NumPy would say of most other files that they hold pickled data.
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{wrong} no npz archive, or only a part of one (it begins with {begin!r}). {what_to_do}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names = file.files
+            header = json.loads(str(file["header"])) if "header" in names else None
+            if isinstance(header, dict) and header.get("format") == _FORMAT:
+                dtypes = header["dtypes"]
+                arrays = {name: jnp.asarray(file[name].view(jnp.dtype(dtypes[name]))) for name in dtypes}
+                return IVFIndex(**header["index"]), header["normalized"], arrays
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{wrong} an archive that does not read as one: {error}. {what_to_do}") from error
+    found = f"the format {header['format']!r}" if isinstance(header, dict) and "format" in header else "no header"
+    raise ValueError(f"{wrong} {found} instead of {_FORMAT!r} (arrays: {names[:8]}). {what_to_do}")
 
 
 def _leaves(state: IVFState) -> dict[str, jax.Array]:

@@ -13,6 +13,7 @@ from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
 from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
 from candax.samplers.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.pending import Pending, nothing_pending, wait_or_move
 from candax.samplers.scoring import logits_of
 from candax.samplers.selection import smallest
 from candax.samplers.static import check_positive
@@ -40,6 +41,7 @@ class IVFState:
         updates: since the last refresh.
         biases: at the last refresh, and the largest length then, where keys are extended by them.
         longest: see ``biases``.
+        pending: rows that have changed and wait for their codes, where those of several steps are made together.
         normalized: the head is, as it was at the build.
     """
 
@@ -51,6 +53,7 @@ class IVFState:
     updates: Int[Array, ""]
     biases: Float[Array, "num_classes"] | None
     longest: Float[Array, ""] | None
+    pending: Pending | None = None
     normalized: bool = static_field(default=False)
 
 
@@ -65,10 +68,13 @@ class IVFIndex(NamedTuple):
     query_bits: int
     num_iterations: int
     points_per_center: int
+    update_every: int | None = 1
+    pending_rows: int = 1
 
     def check(self) -> None:
         """Raises ValueError for numbers out of range."""
-        for name in ("num_centers", "hm_num", "num_kept", "query_bits", "num_iterations", "points_per_center"):
+        numbers = ("num_centers", "hm_num", "num_kept", "query_bits", "num_iterations", "points_per_center")
+        for name in (*numbers, "update_every", "pending_rows"):
             check_positive(name, getattr(self, name))
         if self.codes not in ("mean", "rotated"):
             raise ValueError(f'expected codes "mean" or "rotated", got {self.codes!r}.')
@@ -173,11 +179,12 @@ class IVFIndex(NamedTuple):
         # A copy: the training step donates the biases and the state, each once.
         copied = None if longest is None or classes.biases is None else jnp.array(classes.biases, copy=True)
         number = classes.num_valid.astype(jnp.int32)
-        return IVFState(centers, lists, codes, book, number, jnp.int32(0), copied, longest, classes.normalized)
+        waiting = None
+        if self.update_every not in (None, 1):
+            waiting = nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
+        return IVFState(centers, lists, codes, book, number, jnp.int32(0), copied, longest, waiting, classes.normalized)
 
-    def update(
-        self, state: IVFState, row_ids: Int[Array, "U"], rows: Float[Array, "U dim"], every: int = 1
-    ) -> IVFState:
+    def update(self, state: IVFState, row_ids: Int[Array, "U"], rows: Float[Array, "U dim"]) -> IVFState:
         """New codes for changed rows; each stays in its list, and biases are those of the last refresh.
 
         O(U * dim), whatever the number of classes; in place on a donated state.
@@ -186,37 +193,47 @@ class IVFIndex(NamedTuple):
             state: as built.
             row_ids: unique; ids >= num_valid are ignored.
             rows: the new class vectors.
-            every: only every so many updates change anything.
 
         Returns:
             The state.
         """
-        updates = state.updates + 1
-        lists, coder, block = state.lists, self._coder, state.codes.shape[2]
-        place = lists.places.at[row_ids].get(mode="fill", fill_value=lists.ids.size)
-        write = (row_ids < state.num_valid) & (updates % every == 0)
-        place = jnp.where(write, place, lists.ids.size)
+        updates, codes, pending = state.updates + 1, state.codes, state.pending
 
-        def encode() -> UInt32[Array, "U record"]:
-            number, inside = jnp.minimum(place // block, lists.ids.shape[0] - 1), place % block
-            biases = None
-            if state.biases is not None:
-                biases = state.biases.at[row_ids].get(mode="fill", fill_value=0.0)
-            keys = coder.turn(state.book, class_keys(as_scored(rows, state.normalized), biases, state.longest))
-            old = state.codes[number, :, inside]
-            kept = None
-            if old.shape[1] > coder.record(keys.shape[1], has_bias=False):
-                kept = jax.lax.bitcast_convert_type(old[:, -1], jnp.float32)
-            return coder.encode(state.book, keys, state.centers[list_of(lists.first_block, number)], kept)
+        def move(codes: Array, ids: Int[Array, "n"], vectors: Float[Array, "n dim"]) -> Array:
+            return self._recode(state, codes, ids, vectors)
 
-        if every == 1:
-            made = encode()
+        if pending is None:
+            codes = move(codes, row_ids, rows)
         else:
-            nothing = jnp.zeros((row_ids.shape[0], state.codes.shape[1]), jnp.uint32)
-            made = jax.lax.cond(updates % every == 0, encode, lambda: nothing)
-        codes = _write(state.codes, place, made)
-        rest = (state.book, state.num_valid, updates, state.biases, state.longest, state.normalized)
-        return IVFState(state.centers, lists, codes, *rest)
+            assert self.update_every is not None
+            codes, pending = wait_or_move(
+                pending, updates, row_ids, rows, state.num_valid, every=self.update_every, move=move, index=codes
+            )
+        rest = (state.book, state.num_valid, updates, state.biases, state.longest, pending, state.normalized)
+        return IVFState(state.centers, state.lists, codes, *rest)
+
+    def _recode(
+        self,
+        state: IVFState,
+        codes: UInt32[Array, "blocks record block"],
+        ids: Int[Array, "n"],
+        vectors: Float[Array, "n dim"],
+    ) -> UInt32[Array, "blocks record block"]:
+        """The codes of these classes made anew; of ``state`` all is used but its codes."""
+        lists, coder, block = state.lists, self._coder, codes.shape[2]
+        place = lists.places.at[ids].get(mode="fill", fill_value=lists.ids.size)
+        place = jnp.where(ids < state.num_valid, place, lists.ids.size)
+        number, inside = jnp.minimum(place // block, lists.ids.shape[0] - 1), place % block
+        biases = None
+        if state.biases is not None:
+            biases = state.biases.at[ids].get(mode="fill", fill_value=0.0)
+        keys = coder.turn(state.book, class_keys(as_scored(vectors, state.normalized), biases, state.longest))
+        old = codes[number, :, inside]
+        kept = None
+        if old.shape[1] > coder.record(keys.shape[1], has_bias=False):
+            kept = jax.lax.bitcast_convert_type(old[:, -1], jnp.float32)
+        center = state.centers[list_of(lists.first_block, number)]
+        return _write(codes, place, coder.encode(state.book, keys, center, kept))
 
     def num_reads(self, state: IVFState) -> int:
         """Blocks a query reads: an eighth more places than ``hm_num``, as a list's last block is filled in part."""

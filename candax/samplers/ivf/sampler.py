@@ -29,6 +29,7 @@ def ivf_bq(
     num_iterations: int = 10,
     points_per_center: int = 64,
     update_every: int | None = 1,
+    pending_rows: int = 1 << 15,
     schedule: Callable[[int], bool] = never,
 ) -> Sampler:
     """The k classes of highest logit that an inverted file with one-bit codes finds: the sampler of ANN Softmax.
@@ -57,8 +58,10 @@ def ivf_bq(
         query_bits: of "rotated" codes.
         num_iterations: of k-means.
         points_per_center: of k-means.
-        update_every: 1: after each step the rows it changed get new codes; n: only those of every n-th step; None:
-            codes change at refreshes only.
+        update_every: 1: after each step the rows it changed get new codes; n: those of n steps get them together, each
+            once; None: codes change at refreshes only.
+        pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
+            one step can change. They get their codes sooner where it might not hold those of another step.
         schedule: when to rebuild centres and lists (the paper: five times an epoch), see also ``every``.
 
     Returns:
@@ -80,7 +83,6 @@ def ivf_bq(
         2.
     """
     check_positive("k", k)
-    check_positive("update_every", update_every)
     if num_sampled is None and num_groups is not None:
         raise ValueError(
             f"expected num_sampled, the classes a group, with num_groups={num_groups}; without both, every example has "
@@ -97,7 +99,8 @@ def ivf_bq(
         query_bits=query_bits,
         num_iterations=num_iterations,
         points_per_center=points_per_center,
-    )
+    )._replace(update_every=update_every, pending_rows=pending_rows)
+    index.check()
 
     def sample(state: IVFState, key: KeyArray, query: Query) -> Candidates:
         del key
@@ -117,8 +120,7 @@ def ivf_bq(
 
     def update(state: IVFState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> IVFState:
         del key, query
-        assert update_every is not None
-        return index.update(state, row_ids, rows, every=update_every)
+        return index.update(state, row_ids, rows)
 
     def refresh(state: IVFState, key: KeyArray, classes: Classes) -> IVFState:
         return index.refresh(state, key, classes)

@@ -11,8 +11,8 @@ from candax.base import Classes, KeyArray, Query, pytree
 from candax.samplers.keys import Near, class_keys, longest_key
 from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
 from candax.samplers.lsh.edits import Eviction
-from candax.samplers.lsh.pending import Pending, latest, nothing_pending, remember
 from candax.samplers.lsh.tables import Tables, build, empty_tables, update
+from candax.samplers.pending import Pending, nothing_pending, wait_or_move
 from candax.samplers.static import check_positive, count_groups
 
 QueryVector: TypeAlias = Literal["embedding", "label"]
@@ -152,19 +152,9 @@ class Index(NamedTuple):
         if pending is None:
             tables = move(state.tables, row_ids, rows)
         else:
-            if row_ids.shape[0] > self.pending_rows:
-                raise ValueError(
-                    f"expected pending_rows of at least {row_ids.shape[0]}, the most rows that a step may change, got "
-                    f"{self.pending_rows}. Pass a larger pending_rows, or update_every=1."
-                )
-            pending = remember(pending, row_ids, rows, row_ids < state.num_valid)
-            no_room = pending.number + row_ids.shape[0] > self.pending_rows
-            due = (updates % self.update_every == 0) | no_room
-            # A loop of one round or none, and no condition: its carry is changed in place.
-            tables = jax.lax.fori_loop(
-                0, due.astype(jnp.int32), lambda _, tables: move(tables, *latest(pending)), state.tables
+            tables, pending = wait_or_move(
+                pending, updates, row_ids, rows, state.num_valid, every=self.update_every, move=move, index=state.tables
             )
-            pending = Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
         return LSHState(state.hash, tables, state.num_valid, updates, state.biases, state.longest, pending)
 
     def _nothing_pending(self, classes: Classes) -> Pending | None:
