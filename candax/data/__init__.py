@@ -7,31 +7,52 @@ from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of
 from candax.data.examples import Dataset, Examples
 from candax.data.flat import FlatBatch
 from candax.data.flattening import distance_from_uniform, flatten_labels
+from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, graph_of, questions_of
+from candax.data.interactions import Interactions, Row, interactions, interactions_of, next_items
 from candax.data.prefetching import prefetch
+from candax.data.python_links import python_graph, python_next_items
 from candax.data.python_stdlib import python_stdlib
+from candax.data.questions import QuestionBatch, QuestionBatches, questions_in_order
 from candax.data.text import python_corpus, text_corpus
 from candax.data.weighting import tf_idf
 from candax.data.xml_repository import xml_repository
 
 __all__ = [
+    "Answers",
     "Batch",
     "Batches",
     "Corpus",
     "Dataset",
     "Examples",
     "FlatBatch",
+    "Graph",
+    "Interactions",
+    "KnownAnswers",
+    "QuestionBatch",
+    "QuestionBatches",
+    "Row",
     "SentenceBatch",
     "SentenceBatches",
+    "Triple",
     "batch",
     "corpus_of",
     "distance_from_uniform",
     "evaluation_batches",
     "flatten_labels",
+    "graph",
+    "graph_of",
+    "interactions",
+    "interactions_of",
     "load",
+    "next_items",
     "num_batches",
     "prefetch",
     "python_corpus",
+    "python_graph",
+    "python_next_items",
     "python_stdlib",
+    "questions_in_order",
+    "questions_of",
     "sentence_batch",
     "sentences_in_order",
     "text_corpus",

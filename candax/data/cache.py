@@ -5,6 +5,7 @@ written beside its place and moved there when complete, so that a reader sees al
 checked before anything is used. What does not match in any way is built again. Nothing is pickled.
 """
 
+import dataclasses
 import functools
 import hashlib
 import io
@@ -16,6 +17,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import platformdirs
@@ -28,8 +30,19 @@ CACHE_VARIABLE = "CANDAX_CACHE"
 _ABANDONED_SECONDS = 86_400.0
 
 
+T = TypeVar("T")
+
+
 class BrokenCacheError(ValueError):
     """A cache file that is not, or no longer, what was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form(Generic[T]):
+    """How something is written and read: as named arrays without objects in them."""
+
+    to_arrays: Callable[[T], Mapping[str, np.ndarray]]
+    from_arrays: Callable[[Mapping[str, np.ndarray]], T]
 
 
 def cache_folder() -> Path:
@@ -68,10 +81,25 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
         >>> again.name
         'tiny'
     """
+    return cached_as(DATASET, name, identity, key, build)
+
+
+def cached_as(form: Form[T], name: str, identity: str, key: Mapping[str, object], build: Callable[[], T]) -> T:
+    """As ``cached``, for anything that has a form.
+
+    Example:
+        >>> from unittest import mock
+        >>> form = Form(lambda numbers: {"numbers": numbers}, lambda arrays: arrays["numbers"])
+        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
+        ...     first = cached_as(form, "numbers", "numbers", {}, lambda: np.arange(3))
+        ...     again = cached_as(form, "numbers", "numbers", {}, lambda: 1 / 0)
+        >>> again.tolist()
+        [0, 1, 2]
+    """
     digest = hashlib.blake2b(f"{name}\0{identity}".encode(), digest_size=8).hexdigest()
     path = cache_folder() / f"{name}-{digest}.candax"
     try:
-        found = read(path, key)
+        found = read(path, key, form)
     except BrokenCacheError as error:
         warnings.warn(f"the cached data set {path} is broken ({error}); it is built again", stacklevel=2)
         found = None
@@ -82,7 +110,7 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
         return found
     dataset = build()
     try:
-        write(path, key, dataset)
+        write(path, key, dataset, form)
     except OSError as error:
         _warn_once(
             f"the cache folder {path.parent} cannot be written ({error}); going on without a cache, so the data set is "
@@ -91,15 +119,16 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
     return dataset
 
 
-def read(path: Path, key: Mapping[str, object]) -> Dataset | None:
+def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -> Any:
     """Reads a cache file.
 
     Args:
         path: The file.
         key: The key it must have been written with.
+        form: Of what was written; None: a data set.
 
     Returns:
-        The data set, or None if there is no such file or its key is another one.
+        What was written, or None if there is no such file or its key is another one.
 
     Raises:
         BrokenCacheError: If the file is not what was written.
@@ -118,12 +147,12 @@ def read(path: Path, key: Mapping[str, object]) -> Dataset | None:
         raise BrokenCacheError("its checksum does not match")
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
-            return _from_arrays({name: arrays[name] for name in arrays.files})
+            return (form or DATASET).from_arrays({name: arrays[name] for name in arrays.files})
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise BrokenCacheError(str(error)) from error
 
 
-def write(path: Path, key: Mapping[str, object], dataset: Dataset) -> None:
+def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] | None = None) -> None:
     """Writes a cache file in one step: readers see the old file, or no file, until the new one is complete on disk.
 
     Raises:
@@ -133,7 +162,7 @@ def write(path: Path, key: Mapping[str, object], dataset: Dataset) -> None:
     _remove_abandoned(path.parent)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in _to_arrays(dataset).items():
+        for name, array in (form or DATASET).to_arrays(dataset).items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
     payload = buffer.getbuffer()
@@ -202,6 +231,10 @@ def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
     text = json.loads(arrays["text"].tobytes())
     train, test = (Examples(matrix(f"{split}_features"), matrix(f"{split}_labels")) for split in ("train", "test"))
     return Dataset(text["name"], train, test, names(text["feature_names"]), names(text["class_names"]))
+
+
+# Looked up when called, not here.
+DATASET: Form[Dataset] = Form(lambda dataset: _to_arrays(dataset), lambda arrays: _from_arrays(arrays))
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -81,7 +81,7 @@ def python_stdlib(stdlib: str | os.PathLike[str] | None = None) -> Dataset:
     key = {
         "builder": BUILDER_VERSION,
         "python": f"{sys.implementation.name} {sys.version}",
-        "files": _digest(files),
+        "files": digest_of(files),
     }
     # Different versions of Python may share a cache folder, and under it a library's path.
     identity = f"{sys.implementation.cache_tag} {root}"
@@ -141,7 +141,7 @@ def functions_of(path: Path, name: str) -> list[Function] | None:
             tree = ast.parse(path.read_bytes())
             module = PurePosixPath(name).with_suffix("").parts
             module = module[:-1] if module[-1] == "__init__" else module
-            return [_function(node, classes, module) for node, classes in _definitions(tree, ())]
+            return [_function(node, classes, module) for node, classes in definitions_of(tree, ())]
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last one: too deep for the parser
         return None
 
@@ -161,7 +161,7 @@ def words_of(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def _definitions(
+def definitions_of(
     node: ast.AST, classes: tuple[str, ...]
 ) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, tuple[str, ...]]]:
     """All functions that are in no other function, each with the classes it is in."""
@@ -169,9 +169,9 @@ def _definitions(
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child, classes
         elif isinstance(child, ast.ClassDef):
-            yield from _definitions(child, (*classes, child.name))
+            yield from definitions_of(child, (*classes, child.name))
         elif not isinstance(child, ast.expr):
-            yield from _definitions(child, classes)
+            yield from definitions_of(child, classes)
 
 
 def _function(
@@ -237,5 +237,6 @@ def library_files(root: Path) -> list[tuple[str, int]]:
     return sorted(files)
 
 
-def _digest(files: list[tuple[str, int]]) -> str:
+def digest_of(files: list[tuple[str, int]]) -> str:
+    """A short text that differs where names or sizes do."""
     return hashlib.blake2b(repr(files).encode(), digest_size=16).hexdigest()

@@ -4,9 +4,11 @@ from candax.models.classifier import Classifier, Encoder, encoder_tables, tables
 from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
 from candax.models.heads import Head, find_hits, score
+from candax.models.links import LinkEncoder
 from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection, recover
 from candax.models.tables import Constant, Table
+from candax.models.tower import HistoryTower
 
 __all__ = [
     "Classifier",
@@ -15,6 +17,8 @@ __all__ = [
     "Encoder",
     "GRULanguageModel",
     "Head",
+    "HistoryTower",
+    "LinkEncoder",
     "RandomProjection",
     "SparseMLP",
     "Table",

@@ -63,18 +63,64 @@ def ranking_metrics(
     num_examples = float(labelled.sum())
 
     hits = _hits(top_ids, labels)
-    discounts = 1 / np.log2(np.arange(2, max(ks) + 2))
     weights = np.where(hits, inverse_propensity[np.maximum(top_ids, 0)], 0.0)
     metrics: dict[str, float] = {}
     for k in ks:
         metrics[f"p_at_{k}"] = _ratio(hits[:, :k].sum() / k, num_examples)
     for k in ks:
-        best = np.concatenate([[0.0], np.cumsum(discounts[:k])])[np.minimum(num_labels, k)]
-        gains = hits[:, :k] @ discounts[:k]
-        metrics[f"ndcg_at_{k}"] = _ratio((gains[labelled] / best[labelled]).sum(), num_examples)
+        metrics[f"ndcg_at_{k}"] = _ratio(_ndcg(hits, num_labels, k)[labelled].sum(), num_examples)
     weight, rank = _ranked_weights(labels, inverse_propensity)
     for k in ks:
         metrics[f"psp_at_{k}"] = _ratio(weights[:, :k].sum(), float(weight[rank < k].sum()))
+    metrics["num_examples"] = num_examples
+    return metrics
+
+
+def retrieval_metrics(
+    top_ids: Integer[np.ndarray, "N K"], labels: csr_array, *, ks: tuple[int, ...] = (10, 100)
+) -> dict[str, float]:
+    """Recall@k and nDCG@k of ranked predictions.
+
+    With y_r in {0, 1} saying whether the class at rank r is one of the example's labels Y:
+
+        recall@k = mean of sum_{r <= k} y_r / |Y|
+        nDCG@k   = as in ``ranking_metrics``
+
+    With one label an example recall@k is the share of examples that find it among k (the hit rate). Examples without
+    labels are excluded.
+
+    Args:
+        top_ids: predicted classes in falling order of score, distinct within an example; a negative id is a miss.
+        labels: ``[N, num_classes]``, nonzero at the true classes.
+        ks: which k to report, each at most K.
+
+    Returns:
+        ``recall_at_k`` and ``ndcg_at_k`` for every k, as fractions, and ``num_examples``, the number of examples with
+        labels. All metrics are NaN if there is none.
+
+    Raises:
+        ValueError: if shapes disagree, or a k is not in 1..K.
+
+    Example:
+        >>> labels = csr_array(np.array([[1, 0, 0, 1], [0, 1, 0, 0]]))
+        >>> retrieval_metrics(np.array([[0, 1], [2, 0]]), labels, ks=(2,))["recall_at_2"]
+        0.25
+    """
+    if labels.shape[0] != len(top_ids):
+        raise ValueError(f"expected labels of the {len(top_ids)} examples of top_ids, got {labels.shape[0]}.")
+    if not all(1 <= k <= top_ids.shape[1] for k in ks):
+        raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
+    labels = nonzero_pattern(labels)
+    num_labels = np.diff(labels.indptr)
+    labelled = num_labels > 0
+    num_examples = float(labelled.sum())
+    hits = _hits(top_ids, labels)
+    metrics: dict[str, float] = {}
+    for k in ks:
+        shares = hits[labelled, :k].sum(axis=1) / num_labels[labelled]
+        metrics[f"recall_at_{k}"] = _ratio(shares.sum(), num_examples)
+    for k in ks:
+        metrics[f"ndcg_at_{k}"] = _ratio(_ndcg(hits, num_labels, k)[labelled].sum(), num_examples)
     metrics["num_examples"] = num_examples
     return metrics
 
@@ -131,6 +177,13 @@ def _hits(top_ids: Integer[np.ndarray, "N K"], labels: csr_array) -> Bool[np.nda
     rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
     found = np.asarray(labels[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape)
     return found.astype(bool) & (top_ids >= 0)
+
+
+def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, "N"], k: int) -> Float[np.ndarray, "N"]:
+    """nDCG@k of every example; 0 without labels."""
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    best = np.cumsum(discounts)[np.clip(num_labels, 1, k) - 1]
+    return hits[:, :k] @ discounts / best
 
 
 def _ranked_weights(

@@ -1,0 +1,256 @@
+"""Graphs as triples (head, relation, tail), from tab-separated files."""
+
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from candax.data.tab_separated import find_file, name_of, read_rows
+
+Unknown: TypeAlias = Literal["error", "drop"]
+_COLUMNS = "head, relation, tail"
+_SPLITS = ("train", "valid", "test")
+
+
+class Triple(NamedTuple):
+    """``head`` stands in ``relation`` to ``tail``."""
+
+    head: str
+    relation: str
+    tail: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """Triples of ids, in three parts; every entity is a class.
+
+    Args:
+        name: what tables and pictures call it.
+        entity_names: one name an entity, the most frequent of the training part first.
+        relation_names: one name a relation.
+        train: triples (head, relation, tail) to learn from.
+        valid: to tune on; may be empty.
+        test: to measure on.
+    """
+
+    name: str
+    entity_names: tuple[str, ...]
+    relation_names: tuple[str, ...]
+    train: Int32[np.ndarray, "N 3"]
+    valid: Int32[np.ndarray, "V 3"]
+    test: Int32[np.ndarray, "M 3"]
+
+    @property
+    def num_entities(self) -> int:
+        """Entities, each of which is a class."""
+        return len(self.entity_names)
+
+    @property
+    def num_relations(self) -> int:
+        """Relations, each of which is asked in both directions: twice as many kinds of question."""
+        return len(self.relation_names)
+
+    @functools.cached_property
+    def counts(self) -> Float32[np.ndarray, "num_entities"]:
+        """How often each entity is the answer to a question of the training part, heads and tails together."""
+        ends = self.train[:, [0, 2]].ravel()
+        return np.bincount(ends, minlength=self.num_entities).astype(np.float32)
+
+
+class Answers(NamedTuple):
+    """Pairs (row, id): that entity ``ids[p]`` is a known answer to question ``rows[p]``."""
+
+    rows: Int64[np.ndarray, "P"]
+    ids: Int32[np.ndarray, "P"]
+
+
+class KnownAnswers:
+    """All answers that a graph's three parts hold, for filtered ranks: known answers do not count as wrong ones.
+
+    A question is (entity, relation): for relations below ``num_relations`` it asks for the tails of a head, for
+    relation + num_relations for the heads of a tail.
+
+    Example:
+        >>> graph = graph_of("tiny", [Triple("cat", "is", "animal"), Triple("dog", "is", "animal")], test_share=0.0)
+        >>> known = KnownAnswers(graph)
+        >>> animal = graph.entity_names.index("animal")
+        >>> found = known(np.array([animal]), np.array([1]))  # what is an animal?
+        >>> sorted(graph.entity_names[i] for i in found.ids)
+        ['cat', 'dog']
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._kinds = 2 * graph.num_relations
+        questions = questions_of(np.concatenate([graph.train, graph.valid, graph.test]), graph.num_relations)
+        keys = self._keys(questions[:, 0], questions[:, 1])
+        order = np.argsort(keys, kind="stable")
+        self._sorted, self._answers = keys[order], questions[order, 2]
+
+    def __call__(self, entities: Int32[np.ndarray, "B"] | Int64[np.ndarray, "B"], relations: np.ndarray) -> Answers:
+        """The known answers to a batch of questions."""
+        keys = self._keys(entities, relations)
+        first = np.searchsorted(self._sorted, keys, side="left")
+        sizes = np.searchsorted(self._sorted, keys, side="right") - first
+        rows = np.repeat(np.arange(len(keys)), sizes)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return Answers(rows, self._answers[first[rows] + within])
+
+    def _keys(self, entities: np.ndarray, relations: np.ndarray) -> Int64[np.ndarray, "n"]:
+        return entities.astype(np.int64) * self._kinds + relations
+
+
+def questions_of(triples: Int32[np.ndarray, "N 3"], num_relations: int) -> Int32[np.ndarray, "two_N 3"]:
+    """(entity, relation, answer) in both directions: first all tails, then, with relation + num_relations, all heads.
+
+    Example:
+        >>> questions_of(np.array([[7, 0, 9]], np.int32), num_relations=1).tolist()
+        [[7, 0, 9], [9, 1, 7]]
+    """
+    back = triples[:, [2, 1, 0]] + np.array([0, num_relations, 0], np.int32)
+    return np.concatenate([triples, back])
+
+
+def graph(
+    path: str | os.PathLike[str],
+    *,
+    valid_share: float = 0.05,
+    test_share: float = 0.05,
+    unknown: Unknown = "error",
+    name: str | None = None,
+) -> Graph:
+    r"""Reads a graph: a folder with ``train.tsv``, ``test.tsv`` and perhaps ``valid.tsv``, or one file to be split.
+
+    Lines are ``head<tab>relation<tab>tail``, text in UTF-8, plain or .gz, .bz2, .xz. A folder may hold one file
+    ``triples.tsv`` instead, which is split as ``graph_of`` says.
+
+    Args:
+        path: file or folder.
+        valid_share: of one file, the share to tune on.
+        test_share: of one file, the share to measure on.
+        unknown: entities and relations of ``valid.tsv`` and ``test.tsv`` that ``train.tsv`` does not have, of which
+            nothing can be learned: an error, or "drop": leave such triples out.
+        name: None: that of the file or folder.
+
+    Returns:
+        The graph; triples that occur several times occur once.
+
+    Raises:
+        ValueError: with file and line number, for a file that is empty or no text, a line that has not three columns,
+            an unknown entity or relation; for a folder without the files.
+        OSError: if a file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "train.tsv").write_text("cat\tis\tanimal\ndog\tis\tanimal\n")
+        ...     _ = Path(folder, "test.tsv").write_text("cat\tis\tdog\n")
+        ...     small = graph(folder)
+        >>> small.entity_names, small.test.tolist()
+        (('animal', 'cat', 'dog'), [[1, 0, 2]])
+    """
+    path = Path(path)
+    name = name or name_of(path)
+    files = {stem: find_file(path, stem) for stem in (*_SPLITS, "triples")} if path.is_dir() else {"triples": path}
+    whole, train_file, test_file = files["triples"], files.get("train"), files.get("test")
+    if whole is not None and train_file is None:
+        triples = (Triple(*fields) for _, fields in read_rows(whole, (3,), _COLUMNS))
+        return graph_of(name, triples, valid_share=valid_share, test_share=test_share)
+    if train_file is None or test_file is None:
+        raise ValueError(f"expected train.tsv and test.tsv, or triples.tsv, in {path}; a file is missing.")
+    parts = {"train": [Triple(*fields) for _, fields in read_rows(train_file, (3,), _COLUMNS)]}
+    entities = {end for triple in parts["train"] for end in (triple.head, triple.tail)}
+    relations = {triple.relation for triple in parts["train"]}
+    for stem in ("valid", "test"):
+        source = files[stem]
+        parts[stem] = []
+        for number, fields in () if source is None else read_rows(source, (3,), _COLUMNS):
+            triple = Triple(*fields)
+            missing = [end for end in (triple.head, triple.tail) if end not in entities]
+            missing += [triple.relation] if triple.relation not in relations else []
+            if not missing:
+                parts[stem].append(triple)
+            elif unknown == "error":
+                raise ValueError(
+                    f"{source}:{number}: {missing[0]!r} is not in {train_file.name}, so nothing can be learned of it. "
+                    "Leave such triples out, or say unknown='drop'."
+                )
+        if source is not None and not parts[stem]:
+            raise ValueError(f"{source}: expected triples of known entities and relations, found none.")
+    return _with_ids(name, parts)
+
+
+def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05, test_share: float = 0.05) -> Graph:
+    """Makes a graph of triples, split so that the test part cannot be read off the training part.
+
+    All triples between the same two entities, in either direction, are in the same part, chosen by a hash of the two
+    names: else the other direction of a symmetric or inverse relation would tell. A triple with an entity or relation
+    that no training triple has is for training.
+
+    Args:
+        name: of the graph.
+        triples: any; repeated ones count once.
+        valid_share: about the share of pairs of entities to tune on.
+        test_share: and to measure on.
+
+    Returns:
+        The graph, the same for the same triples in any order but for the order within its parts.
+
+    Raises:
+        ValueError: without triples, or for shares that leave nothing for training.
+
+    Example:
+        >>> both = [Triple("hot", "opposite", "cold"), Triple("cold", "opposite", "hot")]
+        >>> len(graph_of("tiny", both).train)
+        2
+    """
+    if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
+        raise ValueError(f"expected shares >= 0 with a sum below 1, got {valid_share} and {test_share}.")
+    every = list(dict.fromkeys(triples))
+    if not every:
+        raise ValueError(f"{name}: expected triples, got none.")
+    parts: dict[str, list[Triple]] = {which: [] for which in _SPLITS}
+    for triple in every:
+        draw = _fraction("\t".join(sorted((triple.head, triple.tail))))
+        which = "test" if draw < test_share else "valid" if draw < test_share + valid_share else "train"
+        parts[which].append(triple)
+    # Whole pairs again: the other triples between the two entities must not stay behind.
+    entities = {end for triple in parts["train"] for end in (triple.head, triple.tail)}
+    relations = {triple.relation for triple in parts["train"]}
+    moved = {
+        frozenset((triple.head, triple.tail))
+        for which in ("valid", "test")
+        for triple in parts[which]
+        if not {triple.head, triple.tail} <= entities or triple.relation not in relations
+    }
+    for which in ("valid", "test"):
+        parts["train"] += [triple for triple in parts[which] if frozenset((triple.head, triple.tail)) in moved]
+        parts[which] = [triple for triple in parts[which] if frozenset((triple.head, triple.tail)) not in moved]
+    return _with_ids(name, parts)
+
+
+def _with_ids(name: str, parts: dict[str, list[Triple]]) -> Graph:
+    every = [triple for which in _SPLITS for triple in dict.fromkeys(parts[which])]
+    counts = dict.fromkeys((end for triple in every for end in (triple.head, triple.tail)), 0)
+    for triple in dict.fromkeys(parts["train"]):
+        counts[triple.head] += 1
+        counts[triple.tail] += 1
+    entities = sorted(counts, key=lambda entity: (-counts[entity], entity))
+    relations = sorted({triple.relation for triple in every})
+    entity_ids = {entity: i for i, entity in enumerate(entities)}
+    relation_ids = {relation: i for i, relation in enumerate(relations)}
+
+    def ids(which: str) -> Int32[np.ndarray, "N 3"]:
+        rows = [(entity_ids[h], relation_ids[r], entity_ids[t]) for h, r, t in dict.fromkeys(parts[which])]
+        return np.array(rows, np.int32).reshape(-1, 3)
+
+    return Graph(name, tuple(entities), tuple(relations), *(ids(which) for which in _SPLITS))
+
+
+def _fraction(text: str) -> float:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64

@@ -1,0 +1,228 @@
+"""Two more data sets that every machine has, from Python's standard library: what is used next, what belongs to what.
+
+Both leave out the library's own tests, which many installations do not have.
+"""
+
+import ast
+import json
+import os
+import sys
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import numpy as np
+
+from candax.data.cache import Form, cached, cached_as
+from candax.data.examples import Dataset
+from candax.data.graphs import Graph, Triple, graph_of
+from candax.data.interactions import Row, interactions_of, next_items
+from candax.data.progress import progress_bar
+from candax.data.python_stdlib import definitions_of, digest_of, library_files
+
+BUILDER_VERSION = 1
+_TESTS = {"test", "tests", "idle_test"}
+_NAME = "python-stdlib"
+T = TypeVar("T")
+_Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
+_GRAPH_PARTS = ("train", "valid", "test")
+
+
+def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 3) -> Dataset:
+    r"""Predict which identifier a function of Python's standard library uses next, from those that it has used.
+
+    The functions and methods of modules and classes are the users; their items are the names and attributes in their
+    bodies, except ``self``, ``cls`` and their own parameters, each where it occurs for the first time. The last one is
+    for testing (``candax.data.next_items``).
+
+    Args:
+        stdlib: the library's folder; None: that of the Python in use.
+        min_count: identifiers that fewer functions use are left out.
+
+    Returns:
+        The data set, with names.
+
+    Raises:
+        ValueError: if the folder holds too few functions.
+
+    Example:
+        >>> import tempfile
+        >>> from unittest import mock
+        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
+        ...     _ = Path(folder, "greet.py").write_text("def say(name):\n    print(greeting.format(name), end)")
+        ...     dataset = python_next_items(folder, min_count=1)
+        >>> dataset.class_names  # print, greeting and format have been used: end follows
+        ('end', 'format', 'greeting', 'print')
+        >>> dataset.test.labels.toarray().astype(int).tolist()
+        [[1, 0, 0, 0]]
+    """
+    root, names, key = _library(stdlib)
+
+    def build() -> Dataset:
+        return next_items(interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count), split="last")
+
+    return cached("python-next-items", f"{sys.implementation.cache_tag} {root}", {**key, "min_count": min_count}, build)
+
+
+def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Graph:
+    r"""What belongs to what in Python's standard library, as a graph.
+
+    Entities are modules (``module:json``), classes (``class:json.decoder.JSONDecoder``), functions and methods
+    (``function:json.loads``), and the names by which code calls, raises and inherits (``name:append``). Relations:
+
+        imports    module -> module             calls     function -> name
+        defines    module or class -> function  raises    function -> name
+        contains   module or class -> class     inherits  class -> class of the same module, or name
+        named      function or class -> name
+
+    Args:
+        stdlib: the library's folder; None: that of the Python in use.
+        min_count: names that fewer triples have are left out.
+
+    Returns:
+        The graph, split as ``graph_of`` does.
+
+    Raises:
+        ValueError: if the folder holds nothing of the kind.
+
+    Example:
+        >>> import tempfile
+        >>> from unittest import mock
+        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
+        ...     _ = Path(folder, "greet.py").write_text("import sys\ndef say(name):\n    print(name)\n    sys.exit()")
+        ...     graph = python_graph(folder, min_count=1)
+        >>> names = graph.entity_names
+        >>> for head, relation, tail in sorted(graph.train.tolist(), key=lambda triple: names[triple[2]]):
+        ...     print(names[head], graph.relation_names[relation], names[tail])
+        module:greet defines function:greet.say
+        module:greet imports module:sys
+        function:greet.say calls name:exit
+        function:greet.say calls name:print
+        function:greet.say named name:say
+    """
+    root, names, key = _library(stdlib)
+
+    def build() -> Graph:
+        triples = list(dict.fromkeys(_each_file(root, names, _triples)))
+        uses = Counter(triple.tail for triple in triples)
+        kept = (t for t in triples if not t.tail.startswith("name:") or uses[t.tail] >= min_count)
+        return graph_of(_NAME, kept)
+
+    identity = f"{sys.implementation.cache_tag} {root}"
+    return cached_as(_GRAPH_FORM, "python-graph", identity, {**key, "min_count": min_count}, build)
+
+
+def _library(stdlib: str | os.PathLike[str] | None) -> tuple[Path, list[str], dict[str, object]]:
+    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
+    files = [(name, size) for name, size in library_files(root) if not _TESTS & set(PurePosixPath(name).parts)]
+    key = {
+        "builder": BUILDER_VERSION,
+        "python": f"{sys.implementation.name} {sys.version}",
+        "files": digest_of(files),
+    }
+    return root, [name for name, _ in files], key
+
+
+def _each_file(root: Path, names: list[str], visit: _Visit[T]) -> Iterator[T]:
+    """What a visit finds in each file that parses; it gets the tree, its module, and the names of all modules."""
+    modules = {name: _module(name) for name in names}
+    known = set(modules.values())
+    with progress_bar("reading the standard library", len(names)) as done:
+        for number, name in enumerate(names):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # such as odd escapes
+                    found = list(visit(ast.parse((root / name).read_bytes()), modules[name], known))
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last one: too deep to parse
+                found = []
+            yield from found
+            done(number + 1)
+
+
+def _module(name: str) -> str:
+    parts = PurePosixPath(name).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def _uses(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Row]:
+    del modules
+    for function, classes in definitions_of(tree, ()):
+        user = f"{'.'.join((module, *classes, function.name))}:{function.lineno}"
+        hidden = {"self", "cls", *_parameters(function)}
+        used = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name | ast.Attribute)]
+        # By where they end: of a.b, a comes first.
+        used.sort(key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
+        in_order = dict.fromkeys(node.id if isinstance(node, ast.Name) else node.attr for node in used)
+        for item in in_order:
+            if item not in hidden:
+                yield Row(user, item)
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    every = function.args
+    arguments = (*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg)
+    return {argument.arg for argument in arguments if argument is not None}
+
+
+def _triples(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Triple]:
+    here = f"module:{module}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Triple(here, "imports", f"module:{alias.name}")
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield Triple(here, "imports", f"module:{node.module}")
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in modules:
+                    yield Triple(here, "imports", f"module:{node.module}.{alias.name}")
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    yield from _classes(tree.body, module, (), own)
+    for function, classes in definitions_of(tree, ()):
+        owner = f"class:{'.'.join((module, *classes))}" if classes else here
+        name = f"function:{'.'.join((module, *classes, function.name))}"
+        yield Triple(owner, "defines", name)
+        yield Triple(name, "named", f"name:{function.name}")
+        for part in (node for statement in function.body for node in ast.walk(statement)):
+            if isinstance(part, ast.Call) and (called := _last_name(part.func)):
+                yield Triple(name, "calls", f"name:{called}")
+            elif isinstance(part, ast.Raise) and part.exc is not None:
+                raised = part.exc.func if isinstance(part.exc, ast.Call) else part.exc
+                if error := _last_name(raised):
+                    yield Triple(name, "raises", f"name:{error}")
+
+
+def _classes(body: list[ast.stmt], module: str, outer: tuple[str, ...], own: set[str]) -> Iterator[Triple]:
+    for node in body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        name = f"class:{'.'.join((module, *outer, node.name))}"
+        owner = f"class:{'.'.join((module, *outer))}" if outer else f"module:{module}"
+        yield Triple(owner, "contains", name)
+        yield Triple(name, "named", f"name:{node.name}")
+        for base in node.bases:
+            if parent := _last_name(base):
+                local = isinstance(base, ast.Name) and parent in own and parent != node.name
+                yield Triple(name, "inherits", f"class:{module}.{parent}" if local else f"name:{parent}")
+        yield from _classes(node.body, module, (*outer, node.name), own)
+
+
+def _last_name(node: ast.expr) -> str | None:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _graph_to_arrays(graph: Graph) -> dict[str, np.ndarray]:
+    text = {"name": graph.name, "entities": graph.entity_names, "relations": graph.relation_names}
+    parts = {part: getattr(graph, part) for part in _GRAPH_PARTS}
+    return {**parts, "text": np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)}
+
+
+def _graph_from_arrays(arrays: Mapping[str, np.ndarray]) -> Graph:
+    text = json.loads(arrays["text"].tobytes())
+    parts = (arrays[part] for part in _GRAPH_PARTS)
+    return Graph(text["name"], tuple(text["entities"]), tuple(text["relations"]), *parts)
+
+
+_GRAPH_FORM: Form[Graph] = Form(_graph_to_arrays, _graph_from_arrays)

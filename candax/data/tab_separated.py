@@ -1,0 +1,104 @@
+"""Lines of tab-separated text: fields with line numbers, and errors that name the line."""
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_ENDINGS = (".tsv", ".txt", "")
+_SHOWN = 60
+
+
+def read_rows(
+    path: str | os.PathLike[str], columns: tuple[int, ...], what: str, *, header: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    r"""The lines of a file, split at tabs.
+
+    Args:
+        path: UTF-8 text, plain or .gz, .bz2, .xz. Empty lines are passed over.
+        columns: the numbers of columns that are right; all lines have the same.
+        what: the columns' names, for errors.
+        header: whether the first line is none of the rows.
+
+    Yields:
+        The line's number, from 1 on, and its fields, none of them empty.
+
+    Raises:
+        ValueError: for a file that is no text, a line of another number of columns, an empty field, or no line at all;
+            with file and line number.
+        OSError: if there is no such file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("ann\tmilk\nbob\ttea\n")
+        ...     list(read_rows(path, (2,), "user, item"))
+        [(1, ['ann', 'milk']), (2, ['bob', 'tea'])]
+    """
+    path = Path(path)
+    width, found = None, False
+    for number, line in _lines(path):
+        if not line or (header and number == 1):
+            continue
+        fields = line.split("\t")
+        expected = columns if width is None else (width,)
+        if len(fields) not in expected:
+            wanted = " or ".join(map(str, expected))
+            raise ValueError(
+                f"{path}:{number}: expected {wanted} columns parted by tabs ({what}), got {len(fields)}: {_show(line)}."
+            )
+        if not all(fields):
+            raise ValueError(f"{path}:{number}: expected no empty column ({what}), got {_show(line)}.")
+        width, found = len(fields), True
+        yield number, fields
+    if not found:
+        raise ValueError(f"{path}: expected lines of {what} parted by tabs, got an empty file.")
+
+
+def find_file(folder: Path, stem: str) -> Path | None:
+    """The file of this name in a folder: .tsv, .txt or without an ending, plain or .gz, .bz2, .xz; None without one.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    names = [folder / f"{stem}{ending}{packed}" for ending in _ENDINGS for packed in ("", *_OPEN)]
+    there = [path for path in names if path.is_file()]
+    if len(there) > 1:
+        raise ValueError(f"expected one file {stem} in {folder}, got {', '.join(path.name for path in there)}.")
+    return there[0] if there else None
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    """What tables call a data set that was read from this file or folder.
+
+    Example:
+        >>> name_of("data/shop.tsv.xz")
+        'shop'
+    """
+    return Path(path).resolve().name.split(".")[0] or "data"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    open_file = _OPEN.get(path.suffix, open)
+    number = 0
+    try:
+        with open_file(path, "rb") as file:
+            for number, raw in enumerate(file, 1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if "\0" in line:
+                    raise ValueError(f"{path}:{number}: expected text, got a line with a NUL byte: is it binary?")
+                yield number, line
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}:{number}: expected text in UTF-8, got {error.reason}: is it binary?") from error
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: expected a whole {path.suffix} file, which this is not: {error}.") from error
+
+
+def _show(line: str) -> str:
+    return repr(line if len(line) <= _SHOWN else line[:_SHOWN] + "...")

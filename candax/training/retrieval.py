@@ -1,0 +1,97 @@
+"""Evaluation of retrieval: recall@k and nDCG@k over all items, by exact search or by an index."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, Integer
+from scipy.sparse import csr_array
+
+from candax.base import Classes
+from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.samplers.ivf.index import IVFIndex, IVFState
+from candax.training.metrics import nonzero_pattern, retrieval_metrics
+
+# (embeddings, k) -> scores in falling order, -inf where there are fewer, and ids.
+Search: TypeAlias = Callable[[Float[Array, "B dim"], int], tuple[Float[Array, "B k"], Int[Array, "B k"]]]
+
+_top_k = jax.jit(streaming_top_k, static_argnums=2, static_argnames="block_size")
+
+
+def exact_search(classes: Classes, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Search:
+    """Scores all classes, block by block."""
+    return lambda embeddings, k: _top_k(embeddings, classes, k, block_size=block_size)
+
+
+def index_search(index: IVFIndex, state: IVFState, classes: Classes) -> Search:
+    """Asks an index, see ``candax.samplers.ivf_index``: it reads a part of the classes, and may miss some."""
+    search = jax.jit(index.search, static_argnums=3)
+    return lambda embeddings, k: search(state, embeddings, classes, k)
+
+
+def evaluate_retrieval(
+    embed_fn: Callable[[Any], Float[Array, "B dim"]],
+    search: Search,
+    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, "n"]]],
+    labels: csr_array,
+    *,
+    ks: tuple[int, ...] = (10, 100),
+    exclude: csr_array | None = None,
+) -> dict[str, float]:
+    """Recall@k and nDCG@k of the best items of every example, as ``retrieval_metrics`` defines them.
+
+    Args:
+        embed_fn: the encoder, from the first item of a batch to embeddings. Let it be jitted already.
+        search: finds the best items: ``exact_search(classes)``, ``index_search(index, state, classes)``, or any other.
+        batches: pairs of what ``embed_fn`` takes and which rows of ``labels`` these are; there may be more embeddings
+            than rows, the rest being filler at the end.
+        labels: ``[N, num_items]``, nonzero at the items to find.
+        ks: which k to report.
+        exclude: ``[N, num_items]``, nonzero at items that are out of the ranking, such as those that the user has
+            already; the search is asked for as many more. None: none.
+
+    Returns:
+        ``recall_at_k`` and ``ndcg_at_k`` for every k, and ``num_examples``.
+
+    Raises:
+        ValueError: if there is no batch, or shapes disagree.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> classes = Classes(jnp.eye(8), None, None, jnp.array(8))
+        >>> has, wants = csr_array(np.eye(8)[:1]), csr_array(np.eye(8)[1:2])
+        >>> asked = [(np.array([[2.0, 1, 0, 0, 0, 0, 0, 0]], np.float32), slice(0, 1))]
+        >>> evaluate_retrieval(jnp.asarray, exact_search(classes), asked, wants, ks=(1,))["recall_at_1"]
+        0.0
+        >>> evaluate_retrieval(jnp.asarray, exact_search(classes), asked, wants, ks=(1,), exclude=has)["recall_at_1"]
+        1.0
+    """
+    if exclude is not None and exclude.shape != labels.shape:
+        raise ValueError(f"expected exclude of the shape of labels, {labels.shape}, got {exclude.shape}.")
+    pattern = None if exclude is None else nonzero_pattern(exclude)
+    wanted = max(ks)
+    # The most that could be taken out of a ranking, for all batches: one compilation.
+    asked = wanted + (0 if pattern is None else int(np.diff(pattern.indptr).max(initial=0)))
+    found, every_row = [], []
+    for inputs, which in batches:
+        rows = np.arange(labels.shape[0])[which]
+        embeddings = embed_fn(inputs)
+        if embeddings.shape[0] < len(rows):
+            raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
+        scores, ids = search(embeddings, asked)
+        top = np.where(np.asarray(scores) > -np.inf, ids, -1)[: len(rows)]
+        found.append(top if pattern is None else _without(top, pattern[rows])[:, :wanted])
+        every_row.append(rows)
+    if not found:
+        raise ValueError("expected at least one batch to evaluate, got none.")
+    return retrieval_metrics(np.concatenate(found), labels[np.concatenate(every_row)], ks=ks)
+
+
+def _without(top_ids: Integer[np.ndarray, "n K"], exclude: csr_array) -> Integer[np.ndarray, "n K"]:
+    """The rankings without the excluded items; the others move up, and -1 fills the end."""
+    rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
+    out = np.asarray(exclude[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape).astype(bool)
+    out |= top_ids < 0
+    kept = np.take_along_axis(np.where(out, -1, top_ids), np.argsort(out, axis=1, kind="stable"), axis=1)
+    return kept

@@ -1,0 +1,100 @@
+"""Tied encoders before a head: one table, trained from both uses, by the gradient of the whole."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import candax as cx
+
+NUM, DIM, KINDS = 30, 4, 6
+QUESTIONS = cx.data.QuestionBatch(
+    np.array([3, 7, 3, 29], np.int32), np.array([0, 5, 1, 0], np.int32), np.array([[7], [3], [8], [3]], np.int32)
+)
+HISTORIES = cx.data.Batch(
+    np.array([[1, 5], [5, -1], [-1, -1]], np.int32),
+    np.array([[1.0, 3.0], [2.0, 0.0], [0.0, 0.0]], np.float32),
+    np.array([[5], [2], [9]], np.int32),
+)
+
+
+def links():
+    head = cx.models.Head(NUM, DIM, rngs=nnx.Rngs(0))
+    return cx.models.Classifier(cx.models.LinkEncoder(head, KINDS, rngs=nnx.Rngs(1)), head)
+
+
+def tower(*, tied=True):
+    head = cx.models.Head(NUM, DIM, rngs=nnx.Rngs(0))
+    return cx.models.Classifier(cx.models.HistoryTower(head, 8, tied=tied, rngs=nnx.Rngs(1)), head)
+
+
+@pytest.mark.parametrize(("make", "batch"), [(links, QUESTIONS), (tower, HISTORIES)])
+def test_a_step_descends_the_gradient_of_both_uses(make, batch):
+    model = make()
+    vectors = jnp.array(model.head.vectors[...])
+    graph, tables, rest = nnx.split(model, cx.models.Table, ...)
+
+    def dense(tables):
+        whole = nnx.merge(graph, tables, rest)
+        return jnp.mean(cx.losses.full_softmax(whole.embed(batch), whole.head.classes(), jnp.asarray(batch.labels)))
+
+    gradient = nnx.merge(graph, jax.jit(jax.grad(dense))(tables), rest).head.vectors[...]
+    program = cx.training.build(model, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.sgd(0.5))
+    state, _ = program.step(program.init(0), batch)
+    np.testing.assert_allclose(state.tables["class_vectors"], vectors - 0.5 * gradient, atol=1e-6)
+    assert sorted(state.tables)[:2] == ["class_biases", "class_vectors"]
+
+
+def test_a_history_is_a_weighted_mean():
+    model = tower(tied=False)
+    encoder = model.encoder
+    encoder.output.kernel[...] = jnp.zeros_like(encoder.output.kernel[...])
+    items = np.asarray(encoder.items[...])
+    expected = [(items[1] + 3 * items[5]) / 4, items[5], np.zeros(DIM)]
+    np.testing.assert_allclose(model.embed(HISTORIES), expected, atol=1e-6)
+    assert sorted(cx.models.tables_of(model)) == ["class_biases", "class_vectors", "encoder.items"]
+
+
+def test_complex_products_tell_the_ends_of_a_relation_apart():
+    model = links()
+    classes = model.head.vectors[...]
+
+    def score(h, t):
+        asked = SimpleNamespace(entities=jnp.array([h]), relations=jnp.array([0]))
+        return float(model.embed(asked)[0] @ classes[t])
+
+    assert score(3, 7) != pytest.approx(score(7, 3), rel=1e-3)
+
+
+def test_wrong_sizes_are_refused():
+    head = cx.models.Head(NUM, 5, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="even number of coordinates"):
+        cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="num_kinds >= 1"):
+        cx.models.LinkEncoder(head, 0, product="sum", rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="hidden_dim >= 1"):
+        cx.models.HistoryTower(head, 0, rngs=nnx.Rngs(0))
+
+
+def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
+    """In-batch and sampled candidates, corrected for popularity."""
+    ring = [cx.data.Triple(f"e{i}", "next", f"e{(i + 1) % NUM}") for i in range(NUM)]
+    graph = cx.data.graph_of("ring", ring, valid_share=0.0, test_share=0.0)
+    head = cx.models.Head(NUM, 16, counts=graph.counts, rngs=nnx.Rngs(0))
+    model = cx.models.Classifier(cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(1)), head)
+    sampler = cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(8)])
+    program = cx.training.build(model, sampler=sampler, loss=cx.losses.sampled_softmax, optimizer=optax.adam(0.05))
+    batches = cx.data.QuestionBatches(graph, batch_size=10, seed=0)
+    state, _ = cx.training.fit(program, program.init(0), batches, num_steps=150, progress=False)
+    metrics = cx.training.evaluate_links(
+        lambda batch: program.embed(state, batch),
+        program.classes(state),
+        cx.data.questions_in_order(cx.data.questions_of(graph.train, 1), 20),
+        cx.data.KnownAnswers(graph),
+        1,
+    )
+    assert metrics["hits_at_1"] > 0.95
