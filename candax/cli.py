@@ -1,4 +1,4 @@
-"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, and `candax experiment` for papers' figures."""
+"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, and `candax experiment` for the larger runs."""
 
 import contextlib
 import dataclasses
@@ -15,10 +15,12 @@ from candax.experiments.css_figure2a import Figure2a, figure2a
 from candax.experiments.css_figure2b import Figure2b, figure2b
 from candax.experiments.css_figure3 import Figure3, figure3
 from candax.experiments.diagnose import Diagnose, diagnose
+from candax.experiments.links import Links, links
 from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
 from candax.experiments.lns_figure5 import Figure5, figure5
 from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
+from candax.experiments.retrieval import Retrieval, retrieval
 from candax.experiments.train import Evaluate, Train, evaluate, train
 
 _RUN: dict[type, Callable[[Any], Any]] = {
@@ -34,9 +36,11 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Sweeps: sweeps,
     LNSFigure3: lns_figure3,
     Figure5: figure5,
+    Retrieval: retrieval,
+    Links: links,
 }
 
-_PaperFigure = (
+_AnyExperiment = (
     Annotated[Figure1, tyro.conf.subcommand("css-figure1")]
     | Annotated[Figure2a, tyro.conf.subcommand("css-figure2a")]
     | Annotated[Figure2b, tyro.conf.subcommand("css-figure2b")]
@@ -45,14 +49,16 @@ _PaperFigure = (
     | Annotated[Sweeps, tyro.conf.subcommand("lns-sweeps")]
     | Annotated[LNSFigure3, tyro.conf.subcommand("lns-figure3")]
     | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
+    | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
+    | Annotated[Links, tyro.conf.subcommand("links")]
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Runs one experiment of a paper; each says what it must show in its module's first lines."""
+    """Runs one experiment; each says what it must show in its module's first lines."""
 
-    run: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_PaperFigure]]
+    run: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_AnyExperiment]]
     """Which."""
 
 

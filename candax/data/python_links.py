@@ -1,6 +1,6 @@
 """Two more data sets that every machine has, from Python's standard library: what is used next, what belongs to what.
 
-Both leave out the library's own tests, which many installations do not have.
+The graph leaves out the library's own tests, which make most of its code and which many installations do not have.
 """
 
 import ast
@@ -31,12 +31,13 @@ _Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
 _GRAPH_PARTS = ("train", "valid", "test")
 
 
-def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 3) -> Dataset:
+def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Dataset:
     r"""Predict which identifier a function of Python's standard library uses next, from those that it has used.
 
     The functions and methods of modules and classes are the users; their items are the names and attributes in their
     bodies, except ``self``, ``cls`` and their own parameters, each where it occurs for the first time. The last one is
-    for testing (``candax.data.next_items``).
+    for testing (``candax.data.next_items``). The library's own tests are part of it; installations without them give
+    fewer examples.
 
     Args:
         stdlib: the library's folder; None: that of the Python in use.
@@ -59,7 +60,7 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
         >>> dataset.test.labels.toarray().astype(int).tolist()
         [[1, 0, 0, 0]]
     """
-    root, names, key = _library(stdlib)
+    root, names, key = _library(stdlib, tests=True)
 
     def build() -> Dataset:
         return next_items(interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count), split="last")
@@ -103,7 +104,7 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
         function:greet.say calls name:print
         function:greet.say named name:say
     """
-    root, names, key = _library(stdlib)
+    root, names, key = _library(stdlib, tests=False)
 
     def build() -> Graph:
         triples = list(dict.fromkeys(_each_file(root, names, _triples)))
@@ -115,9 +116,9 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
     return cached_as(_GRAPH_FORM, "python-graph", identity, {**key, "min_count": min_count}, build)
 
 
-def _library(stdlib: str | os.PathLike[str] | None) -> tuple[Path, list[str], dict[str, object]]:
+def _library(stdlib: str | os.PathLike[str] | None, *, tests: bool) -> tuple[Path, list[str], dict[str, object]]:
     root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    files = [(name, size) for name, size in library_files(root) if not _TESTS & set(PurePosixPath(name).parts)]
+    files = [(name, size) for name, size in library_files(root) if tests or not _TESTS & set(PurePosixPath(name).parts)]
     key = {
         "builder": BUILDER_VERSION,
         "python": f"{sys.implementation.name} {sys.version}",

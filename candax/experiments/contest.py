@@ -15,6 +15,45 @@ _MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
+class Measured:
+    """What training came to: final figures, seconds in all and a step, and the curve of (step, seconds, score)."""
+
+    final: dict[str, float]
+    seconds: float
+    seconds_per_step: float
+    curve: list[tuple[int, float, float]]
+
+
+def train_measured(
+    program: training.Program,
+    batches: training.BatchSource,
+    steps: int,
+    *,
+    seed: int,
+    on_the_way: Callable[[training.Program, training.TrainState], dict[str, float]],
+    at_end: Callable[[training.Program, training.TrainState], dict[str, float]],
+    score: str,
+    description: str,
+) -> Measured:
+    """Trains a program; measures it on the way at some steps, of which ``score`` makes the curve, and at the end."""
+    points = {max(1, round(share * steps)) for share in _MEASURED_AT}
+    state, records = training.fit(
+        program,
+        program.init(seed),
+        batches,
+        num_steps=steps,
+        log_every=max(1, min(50, steps // 20)),
+        evaluate=lambda state: on_the_way(program, state),
+        evaluate_at=lambda step: step in points,
+        description=description,
+    )
+    curve = [(r["step"], r["seconds"], r[score]) for r in records if score in r]
+    seconds = records[-1]["seconds"]
+    # The first step compiles and is not on the clock.
+    return Measured(at_end(program, state), seconds, seconds / max(1, steps - 1), curve)
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """One trained method: final figures and its curve of (step, seconds, p_at_1)."""
 
@@ -41,21 +80,18 @@ def train_and_measure(
     program = setup.make_program(settings, dataset, sampler, loss)
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.permutation(len(dataset.test))[:curve_examples])
-    points = {max(1, round(share * steps)) for share in _MEASURED_AT}
-    measure = functools.partial(training.evaluate_dataset, program, dataset=dataset, batches=batches)
-    state, records = training.fit(
+    measure = functools.partial(training.evaluate_dataset, dataset=dataset, batches=batches)
+    measured = train_measured(
         program,
-        program.init(settings.seed),
         batches,
-        num_steps=steps,
-        log_every=max(1, min(50, steps // 20)),
-        evaluate=lambda state: measure(state, rows=chosen),
-        evaluate_at=lambda step: step in points,
+        steps,
+        seed=settings.seed,
+        on_the_way=lambda program, state: measure(program, state, rows=chosen),
+        at_end=measure,
+        score="p_at_1",
         description=f"{sampler_name} + {loss_name}" if loss_name else sampler_name,
     )
-    curve = [(r["step"], r["seconds"], r["p_at_1"]) for r in records if "p_at_1" in r]
-    # The first step compiles and is not on the clock.
-    return Run(sampler_name, loss_name, measure(state), records[-1]["seconds"] / max(1, steps - 1), curve)
+    return Run(sampler_name, loss_name, measured.final, measured.seconds_per_step, measured.curve)
 
 
 def reaching(curve: list[tuple[int, float, float]], threshold: float) -> tuple[float, float] | None:

@@ -5,13 +5,14 @@ from candax.training.class_parallel import build_class_parallel
 from candax.training.evaluate_dataset import evaluate_dataset
 from candax.training.evaluation import evaluate
 from candax.training.links import evaluate_links
-from candax.training.loop import Fitted, check_batch, fit
+from candax.training.loop import BatchSource, Fitted, check_batch, fit
 from candax.training.processes import connect
 from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
 from candax.training.shards import class_mesh
 from candax.training.step import Program, TrainState, build
 
 __all__ = [
+    "BatchSource",
     "Checkpoints",
     "Fitted",
     "Program",

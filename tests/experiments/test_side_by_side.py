@@ -1,0 +1,92 @@
+"""Retrieval and link prediction from the command line, on files made here."""
+
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from candax.experiments import side_by_side
+from candax.experiments.links import Links
+from candax.experiments.retrieval import Retrieval
+from tests.commands import fails, run
+
+METHODS = ("full_softmax", "in_batch+uniform")
+SMALL = ("--methods", *METHODS, "--num-sampled", 8, "--batch-size", 16, "--dim", 16, "--learning-rate", 0.03)
+
+
+@pytest.fixture
+def walks(tmp_path):
+    """Users walk around a ring of 30 items, always on to the next."""
+    starts = np.random.default_rng(0).integers(0, 30, 60)
+    lines = [f"u{user}\ti{(start + step) % 30}\n" for user, start in enumerate(starts) for step in range(5)]
+    (tmp_path / "walks.tsv").write_text("".join(lines))
+    return tmp_path / "walks.tsv"
+
+
+@pytest.fixture
+def ring(tmp_path):
+    """What follows what on a ring of 60, said in two ways; for testing, in one way only."""
+    lines = [f"e{i}\t{how}\te{(i + 1) % 60}\n" for i in range(60) for how in ("next", "after")]
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    (folder / "train.tsv").write_text("".join(line for i, line in enumerate(lines) if i % 14))
+    (folder / "test.tsv").write_text("".join(line for i, line in enumerate(lines) if not i % 14))
+    return folder
+
+
+def results(out, picture):
+    found = json.loads((out / "results.json").read_text())
+    assert [row["method"] for row in found["methods"]] == list(METHODS)
+    assert found["methods"][0]["speedup_over_full"] == 1
+    assert all(row["ms_per_step"] > 0 and row["curve"] for row in found["methods"])
+    assert matplotlib.image.imread(out / picture).shape[0] > 300
+    return found, [row["figures"] for row in found["methods"]]
+
+
+def test_retrieval_learns_what_comes_next(walks, tmp_path, capsys):
+    run("experiment", "retrieval", "--dataset", walks, "--epochs", 20, *SMALL, "--out", tmp_path / "out")
+    found, figures = results(tmp_path / "out", "retrieval.png")
+    assert found["data"]["items"] == 30
+    assert (found["data"]["train"], found["data"]["test"]) == (180, 60)
+    assert all(row["recall_at_10"] > 0.95 and row["ndcg_at_10"] > 0.6 for row in figures)
+    printed = capsys.readouterr().out
+    assert "nDCG@10" in printed
+    assert "in_batch+uniform" in printed
+    assert "IVF-BQ" in printed
+
+
+def test_links_are_learned_from_another_relation(ring, tmp_path, capsys):
+    run("experiment", "links", "--dataset", ring, "--epochs", 30, *SMALL, "--out", tmp_path / "out")
+    found, figures = results(tmp_path / "out", "links.png")
+    assert (found["data"]["entities"], found["data"]["questions"]) == (60, 18)
+    # By chance the mean reciprocal rank would be .08.
+    assert all(row["mrr"] > 0.5 for row in figures)
+    assert "H@10" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", side_by_side.METHODS)
+def test_every_method_trains(ring, tmp_path, method):
+    small = ("--methods", method, *SMALL[3:], "--epochs", 1, "--out", tmp_path / "out")
+    run("experiment", "links", "--dataset", ring, *small)
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["methods"][0]["speedup_over_full"] is None
+
+
+def test_wrong_data_and_settings_end_in_one_line(walks, ring, tmp_path, capsys):
+    here = ("--out", tmp_path / "out")
+    (ring / "test.tsv").write_text("e1\tnext\tnobody\n")
+    assert "test.tsv:1: 'nobody' is not in train.tsv" in fails(capsys, "experiment", "links", "--dataset", ring, *here)
+    walks.write_text("only one column\n")
+    assert "walks.tsv:1: expected 2 or 3 columns" in fails(capsys, "experiment", "retrieval", "--dataset", walks, *here)
+    assert "nowhere" in fails(capsys, "experiment", "retrieval", "--dataset", tmp_path / "nowhere", *here)
+    assert "--dim of 1 or more, got 0" in fails(capsys, "experiment", "links", "--dim", 0, *here)
+    assert "--epochs above 0" in fails(capsys, "experiment", "retrieval", "--epochs", 0, *here)
+    assert "--weight-decay of 0 or more" in fails(capsys, "experiment", "links", "--weight-decay", -1, *here)
+    assert "--split last for python-stdlib" in fails(capsys, "experiment", "retrieval", "--split", "time", *here)
+
+
+def test_names_on_the_command_line_are_those_of_the_methods():
+    assert {"full_softmax", *side_by_side.METHODS} == set(side_by_side.MethodName.__args__)
+    Links().check()
+    Retrieval().check()
