@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import pytree
 
 _NOWHERE = 2**31 - 1
+# Rows move this many at a time, so that those that wait are paid for and not the room that they have.
+_CHUNK = 2048
 
 Index = TypeVar("Index")
 
@@ -38,7 +40,7 @@ def wait_or_move(
     num_valid: Int[Array, ""],
     *,
     every: int,
-    move: Callable[[Index, Int[Array, "room"], Float[Array, "room dim"]], Index],
+    move: Callable[[Index, Int[Array, "some"], Float[Array, "some dim"]], Index],
     index: Index,
 ) -> tuple[Index, Pending]:
     """Remembers the rows of a step; every so many steps, or when there is no room for another, all of them move.
@@ -50,7 +52,7 @@ def wait_or_move(
         rows: their new vectors.
         num_valid: classes.
         every: steps.
-        move: ``(index, ids, rows) -> index``: distinct ids, sorted, fillers behind them.
+        move: ``(index, ids, rows) -> index``: distinct ids, sorted, fillers behind them; called for parts of the rows.
         index: what moves in place, if donated: arrays that ``move`` both reads and writes must be part of it.
 
     Returns:
@@ -80,8 +82,23 @@ def wait_or_move(
         )
     pending = remember(pending, ids, rows, ids < num_valid)
     due = (updates % every == 0) | (pending.number + ids.shape[0] > room)
+
+    def move_all(_: Array, index: Index) -> Index:
+        distinct, place = latest(pending)
+        size = min(room, _CHUNK)
+        number = jnp.sum(distinct < num_valid, dtype=jnp.int32)
+        missing = -room % size
+        distinct = jnp.concatenate([distinct, _NOWHERE - room + jnp.arange(missing, dtype=jnp.int32)])
+        place = jnp.pad(place, (0, missing))
+
+        def move_some(i: Array, index: Index) -> Index:
+            some, at = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (distinct, place))
+            return move(index, some, pending.rows[at])
+
+        return jax.lax.fori_loop(0, (number + size - 1) // size, move_some, index)
+
     # A loop of one round or none, and no condition: its carry is changed in place.
-    index = jax.lax.fori_loop(0, due.astype(jnp.int32), lambda _, index: move(index, *latest(pending)), index)
+    index = jax.lax.fori_loop(0, due.astype(jnp.int32), move_all, index)
     return index, Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
 
 
@@ -109,14 +126,14 @@ def remember(pending: Pending, ids: Int[Array, "U"], rows: Float[Array, "U dim"]
     )
 
 
-def latest(pending: Pending) -> tuple[Int[Array, "room"], Float[Array, "room dim"]]:
-    """The distinct ids, sorted, with the vectors of their last changes; behind them fillers, distinct as well.
+def latest(pending: Pending) -> tuple[Int[Array, "room"], Int[Array, "room"]]:
+    """The distinct ids, sorted, and the place of the last change of each; behind them fillers, distinct as well.
 
     Example:
         >>> import jax.numpy as jnp
         >>> pending = Pending(jnp.array([7, 2, 7, 0]), jnp.array([[1.0], [2.0], [3.0], [0.0]]), jnp.int32(3))
-        >>> ids, rows = latest(pending)
-        >>> ids[:2].tolist(), rows[:2, 0].tolist()
+        >>> ids, place = latest(pending)
+        >>> ids[:2].tolist(), pending.rows[place][:2, 0].tolist()
         ([2, 7], [2.0, 3.0])
     """
     room = pending.ids.shape[0]
@@ -124,5 +141,4 @@ def latest(pending: Pending) -> tuple[Int[Array, "room"], Float[Array, "room dim
     by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, _NOWHERE), place), num_keys=2)
     last = jnp.concatenate([by_id[:-1] != by_id[1:], jnp.ones(1, bool)]) & (by_id < _NOWHERE)
     # Sorted again, those that count stand in front: others become large numbers that differ.
-    ids, place = jax.lax.sort((jnp.where(last, by_id, _NOWHERE - room + jnp.arange(room, dtype=jnp.int32)), place))
-    return ids, pending.rows[place]
+    return jax.lax.sort((jnp.where(last, by_id, _NOWHERE - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
