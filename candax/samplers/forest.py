@@ -131,8 +131,10 @@ class Forest(NamedTuple):
         Returns:
             ``FoundClasses``.
         """
-        depth, width = self.depth(classes.num_classes), state.ids.shape[2]
-        total = self.num_trees * width
+        depth = self.depth(classes.num_classes)
+        # Leaves are as short as the number of classes makes them; searched is as if they were full.
+        short_of = ((0, 0), (0, self.leaf_size - state.ids.shape[2]))
+        total = self.num_trees * self.leaf_size
         kept = total if num_kept is None else min(num_kept, total)
         keys = unit(query_keys(embeddings, classes, state.longest is not None))
         every_tree = jnp.arange(self.num_trees)
@@ -145,7 +147,8 @@ class Forest(NamedTuple):
                 return 2 * node + (line @ key >= state.thresholds[every_tree, node])
 
             leaf = jax.lax.fori_loop(0, depth, down, jnp.ones(self.num_trees, jnp.int32)) - (1 << depth)
-            ids, votes = _distinct(state.ids[every_tree, leaf].reshape(-1))
+            ids = jnp.pad(state.ids[every_tree, leaf], short_of, constant_values=EMPTY)
+            ids, votes = _distinct(ids.reshape(-1))
             if kept < total:
                 best = smallest(self.num_trees - votes, kept, self.num_trees.bit_length())
                 ids, votes = ids[best], votes[best]
