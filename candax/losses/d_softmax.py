@@ -24,10 +24,11 @@ def d_softmax(
     others away, whatever the true class does. The sum of the two is no transformation of logits, so this is a loss of
     its own on the cosines, and takes no margin. Hits are removed.
 
-    Over all classes (``over_all_classes(d_softmax)``) it is the paper's D-Softmax. Its D-Softmax-K, the second term
-    over a random share of the classes, is this loss with ``samplers.uniform(..., replacement=False)``. As in the paper
-    the sampled sum stands for itself; ``corrected=True`` weights it by the expected counts instead, so that it
-    estimates the sum over all classes. For D-Softmax-B see ``d_softmax_b``.
+    Over all classes (``over_all_classes(d_softmax)``) it is the paper's D-Softmax. **D-Softmax-K**, the second term
+    over a random share of the other classes, is no loss of its own: it is this one with sampled candidates, uniform
+    ones or those of any other sampler (ANN Softmax puts its retrieval there). As in the paper the sampled sum stands
+    for itself; ``corrected=True`` weights it by the expected counts instead, so that it estimates the sum over all
+    classes. For **D-Softmax-B**, the second term for a share of the batch, see ``d_softmax_b``.
 
     Args:
         logits: ``SampledLogits`` of cosines, from a head with ``normalized=True``.
@@ -48,6 +49,15 @@ def d_softmax(
         ...                           jnp.zeros((1, 1)), one, none, num_classes=2)
         >>> round(float(jnp.exp(cx.losses.d_softmax(logits)[0])), 4)  # (1 + 1) (1 + 1)
         4.0
+
+        D-Softmax-K with a tenth of 1000 classes:
+
+        >>> import optax
+        >>> from flax import nnx
+        >>> encoder = cx.models.SparseMLP(50, 8, rngs=nnx.Rngs(0))
+        >>> model = cx.models.Classifier(encoder, cx.models.Head(1000, 8, normalized=True, rngs=nnx.Rngs(1)))
+        >>> sampler = cx.samplers.uniform(100, replacement=False)
+        >>> program = cx.training.build(model, sampler=sampler, loss=cx.losses.d_softmax, optimizer=optax.sgd(0.1))
 
     Source: He, Wang, Li, Wang, Softmax Dissection: Towards Understanding Intra- and Inter-class Objective for Embedding
         Learning (2020).
