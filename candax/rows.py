@@ -14,7 +14,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from candax.base import State
+from candax.base import KeyArray, State
+from candax.rounding import Rounding, check_rounding, stochastic_round, wide
 
 # Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. The optimizer works
 # through the used slots in chunks of this many rows.
@@ -66,6 +67,11 @@ def gather_rows(table: Array, ids: Int[Array, "U"]) -> Array:
     return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
 
 
+def gather_wide(table: Array, ids: Int[Array, "U"]) -> Array:
+    """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
+    return gather_rows(table, ids).astype(wide(table.dtype))
+
+
 def scatter_rows(table: Array, ids: Int[Array, "U"], rows: Array) -> Array:
     """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
     return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
@@ -80,13 +86,20 @@ class RowUpdate(NamedTuple):
 
 
 class Rowwise(NamedTuple):
-    """A row-sparse optimizer: ``init(table) -> state`` and ``update(grads, state, table, ids) -> RowUpdate``."""
+    """A row-sparse optimizer.
+
+    Attributes:
+        init: ``(table) -> state``.
+        update: ``(grads, state, table, ids, key=None, first_row=0) -> RowUpdate``: of the rows ``ids``.
+        update_all: ``(grads, state, table, key=None) -> (table, state)``: of all rows, by a gradient of all.
+    """
 
     init: Callable[[Array], State]
-    update: Callable[[Float[Array, "U ..."], State, Array, Int[Array, "U"]], RowUpdate]
+    update: Callable[..., RowUpdate]
+    update_all: Callable[..., tuple[Array, State]]
 
 
-def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
+def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding = "nearest") -> Rowwise:
     """Applies an optax transformation to the rows a step has used, and to their rows of the optimizer state, alone.
 
     Leaves of the state whose first dimension follows the table's are per row, others (step counts, learning rates) are
@@ -94,15 +107,27 @@ def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
     and weight decay does not act until a row is used again ("lazy" semantics). With all rows used, the result is that
     of the transformation itself.
 
+    **Narrow tables.** bfloat16 is how rows are stored, and nothing is computed in it: rows and gradients become
+    float32, the optimizer state is float32 (bfloat16 moments would lose a decay of .999 to rounding), and only the new
+    rows are rounded. With ``rounding="stochastic"`` that is at random and right on average, see ``candax.rounding``;
+    with "nearest" updates below half the distance between neighbouring numbers, 1/512 to 1/256 of a weight, are lost,
+    and training with a small learning rate stands still. (A float32 copy of the rows to add the updates to would cost
+    more memory than a float32 table: it saves traffic alone, where rows are read more often than written.) On a CPU,
+    XLA has no scatter into bfloat16: every step converts the whole table to float32 and back, so that time and scratch
+    grow with the number of rows there. Narrow tables are for accelerators.
+
     Args:
         transformation: any optax transformation that treats every number of an array by itself: sgd, adam, adamw,
             adagrad, rmsprop, lion, chains of them, schedules.
+        rounding: of new rows of a bfloat16 table; float32 tables know none.
 
     Returns:
-        ``Rowwise``: ``init(table)``, and ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
-        ``unique_rows`` gives them. A jitted step that donates table and state should return them in the order in
-        which it takes them: JAX pairs donated buffers with results of the same shape in that order, and a table written
-        into the buffer of its moments is copied.
+        ``Rowwise``: ``init(table)``; ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
+        ``unique_rows`` gives them; ``update_all(grads, state, table)`` with a gradient of the whole table. Stochastic
+        rounding of a bfloat16 table takes a ``key`` of the step as well, and where the table is a part of a larger one
+        the number of its ``first_row`` there, so that the parts are rounded like the whole. A jitted step that donates
+        table and state should return them in the order in which it takes them: JAX pairs donated buffers with results
+        of the same shape in that order, and a table written into the buffer of its moments is copied.
 
     Raises:
         ValueError: here, at construction, if the transformation mixes rows (norms of whole arrays, factored or matrix
@@ -118,22 +143,55 @@ def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
     """
     _refuse_collectors(transformation)
     _probe(transformation)
+    check_rounding(rounding)
+
+    @jax.jit
+    def init(table: Array) -> State:
+        # Compiled, so that a wide copy is never made of a table of which the state takes the shape alone.
+        return transformation.init(table.astype(wide(table.dtype)))
+
+    def updated(
+        grads: Float[Array, "U ..."], state: State, rows: Float[Array, "U ..."], key: KeyArray | None, row_ids: Array
+    ) -> tuple[Array, State]:
+        """New rows, rounded, and their state."""
+        wider = rows.astype(wide(rows.dtype))
+        updates, state = transformation.update(grads.astype(wider.dtype), state, wider)
+        new = optax.apply_updates(wider, updates)
+        if rounding == "nearest" or rows.dtype == wider.dtype:
+            return new.astype(rows.dtype), state
+        if rows.dtype != jnp.bfloat16:
+            raise ValueError(f"expected bfloat16 or float32 rows with stochastic rounding, got {rows.dtype}.")
+        if key is None:
+            raise ValueError("expected a key of the step with stochastic rounding of a bfloat16 table, got none.")
+        return stochastic_round(key, new, row_ids), state
 
     def update_some(
-        grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"], per_row: PyTree
+        grads: Float[Array, "U ..."],
+        state: State,
+        table: Array,
+        ids: Int[Array, "U"],
+        per_row: PyTree,
+        key: KeyArray | None,
+        first_row: Array | int,
     ) -> tuple[Array, State]:
-        rows = gather_rows(table, ids)
         gathered = jax.tree.map(lambda leaf, follows: gather_rows(leaf, ids) if follows else leaf, state, per_row)
-        updates, new = transformation.update(grads.astype(table.dtype), gathered, rows)
+        rows, new = updated(grads, gathered, gather_rows(table, ids), key, ids + first_row)
         scattered = jax.tree.map(
             lambda old, new, follows: scatter_rows(old, ids, new) if follows else new, state, new, per_row
         )
-        return scatter_rows(table, ids, optax.apply_updates(rows, updates)), scattered
+        return scatter_rows(table, ids, rows), scattered
 
-    def update(grads: Float[Array, "U ..."], state: State, table: Array, ids: Int[Array, "U"]) -> RowUpdate:
-        per_row = _per_row(transformation, table.shape[1:], table.dtype)
+    def update(
+        grads: Float[Array, "U ..."],
+        state: State,
+        table: Array,
+        ids: Int[Array, "U"],
+        key: KeyArray | None = None,
+        first_row: Int[Array, ""] | int = 0,
+    ) -> RowUpdate:
+        per_row = _per_row(init, table.shape[1:], table.dtype)
         if ids.shape[0] <= _CHUNK:
-            new_table, new_state = update_some(grads, state, table, ids, per_row)
+            new_table, new_state = update_some(grads, state, table, ids, per_row, key, first_row)
             return RowUpdate(new_table, new_state, gather_rows(new_table, ids))
         asked = ids.shape[0]
         grads, ids = _whole_chunks(grads, ids, table.shape[0])
@@ -142,14 +200,19 @@ def rowwise(transformation: optax.GradientTransformation) -> Rowwise:
             # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
             old = jax.tree.map(lambda old, now, follows: now if follows else old, state, tables[1], per_row)
             some = [jax.lax.dynamic_slice_in_dim(a, i * _CHUNK, _CHUNK) for a in (grads, ids)]
-            return update_some(some[0], old, tables[0], some[1], per_row)
+            return update_some(some[0], old, tables[0], some[1], per_row, key, first_row)
 
         used = jnp.sum(ids < table.shape[0])
         chunks = jnp.maximum(1, (used + _CHUNK - 1) // _CHUNK)
         new_table, new_state = jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
         return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]))
 
-    return Rowwise(transformation.init, update)
+    def update_all(
+        grads: Float[Array, "rows ..."], state: State, table: Array, key: KeyArray | None = None
+    ) -> tuple[Array, State]:
+        return updated(grads, state, table, key, jnp.arange(table.shape[0], dtype=jnp.int32))
+
+    return Rowwise(init, update, update_all)
 
 
 def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int) -> tuple[Array, Int[Array, "V"]]:
@@ -161,7 +224,7 @@ def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int) -> tuple[Ar
     return jnp.pad(grads, ((0, missing), *[(0, 0)] * (grads.ndim - 1))), jnp.concatenate([ids, fillers])
 
 
-def _per_row(transformation: optax.GradientTransformation, row_shape: tuple[int, ...], dtype: Any) -> PyTree:
+def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: Any) -> PyTree:
     """For every leaf of the optimizer state whether its first dimension follows the number of rows."""
 
     def leaf(path: Any, a: jax.ShapeDtypeStruct, b: jax.ShapeDtypeStruct) -> bool:
@@ -175,7 +238,7 @@ def _per_row(transformation: optax.GradientTransformation, row_shape: tuple[int,
             "Use an elementwise transformation such as optax.adam, optax.adagrad or optax.sgd."
         )
 
-    shapes = [jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)]
+    shapes = [jax.eval_shape(init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)]
     return jax.tree_util.tree_map_with_path(leaf, *shapes)
 
 

@@ -25,12 +25,13 @@ from candax.base import Classes, KeyArray, Sampler, never
 from candax.cosines import as_scored
 from candax.losses.full import candidates_loss
 from candax.models import Classifier, Table, tables_of
+from candax.rounding import Rounding
 from candax.rows import rowwise
 from candax.training.encoding import EncoderSide, RowGradients
 from candax.training.placement import Placed, on_all, state_shardings
 from candax.training.sharded_head import Batch, ShardedHead
 from candax.training.shards import AXIS, Layout, Tables, check_layout, class_mesh, padded
-from candax.training.step import Program, TrainState, check_pair, clipping
+from candax.training.step import Program, TrainState, check_pair, clipping, rounding_keys
 
 _HEAD = ("class_vectors", "class_biases")
 _INIT = 2**31 - 1
@@ -46,6 +47,7 @@ def build_class_parallel(
     num_shards: int | None = None,
     clip_norm: float | None = None,
     reduce: Callable[[Float[Array, "B"]], Float[Array, ""]] = jnp.mean,
+    rounding: Rounding = "nearest",
 ) -> Program:
     """``candax.training.build`` for classes and examples sharded over devices; the same ``Program``.
 
@@ -71,6 +73,7 @@ def build_class_parallel(
         num_shards: a multiple of the number of devices; None: as many.
         clip_norm: as in ``build``.
         reduce: as in ``build``.
+        rounding: as in ``build``; at random, rows are rounded alike whatever the number of devices.
 
     Returns:
         A ``Program``. Batches must have a multiple of the number of devices of examples. With several processes every
@@ -98,14 +101,14 @@ def build_class_parallel(
     Source: the hybrid parallel framework of Zhao et al., ANN Softmax (PVLDB 2022), section 3.1.
     """
     check_pair(sampler, loss)
-    by_rows, clip = rowwise(optimizer), clipping(clip_norm)
+    by_rows, clip = rowwise(optimizer, rounding=rounding), clipping(clip_norm)
     abstract = model if isinstance(model, Classifier) else nnx.eval_shape(model)
     mesh = class_mesh() if mesh is None else mesh
     num_classes, normalized = abstract.head.num_classes, abstract.head.normalized
     layout = Layout(mesh, mesh.size if num_shards is None else num_shards, num_classes, normalized)
     check_layout(layout)
     layout = layout._replace(mesh=Mesh(mesh.devices, (AXIS,)))  # its own name, and axes that XLA may cut by itself
-    side, head = EncoderSide(abstract), ShardedHead(layout, sampler, optimizer)
+    side, head = EncoderSide(abstract), ShardedHead(layout, sampler, by_rows)
     if "class_vectors" in side.table_name.values():
         raise ValueError(
             "expected an encoder with tables of its own: a class table that encoder and head share cannot be sharded "
@@ -148,9 +151,8 @@ def build_class_parallel(
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Float[Array, ""]]:
         labels, tables = jnp.asarray(batch.labels), tables_in(state)
-        key_sample, key_update = jax.random.split(
-            jax.random.fold_in(jax.random.wrap_key_data(state.key_data), state.step)
-        )
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key_data), state.step)
+        key_sample, key_update = jax.random.split(key)
         encoded = side.encode(state.params, state.other, state.tables, batch)
         embeddings = jax.lax.stop_gradient(encoded.embeddings)
         seen = Batch(as_scored(embeddings, normalized), labels)
@@ -173,21 +175,22 @@ def build_class_parallel(
 
         updates, params_optimizer = optimizer.update(params_grad, state.params_optimizer, state.params)
         new_tables, optimizers, samplers = dict(state.tables), dict(state.table_optimizers), state.sampler
+        key_of = rounding_keys(key, state.tables)
         if drawn is not None:
             of_head = (optimizers["class_vectors"], optimizers.get("class_biases"))
             grads = (table_grads["class_vectors"][1], table_grads.get("class_biases", (None, None))[1])
-            updated = head.update(samplers, key_update, seen, tables, of_head, drawn.ids, grads)
+            keys = (key_of["class_vectors"], key_of.get("class_biases"))
+            updated = head.update(samplers, key_update, keys, seen, tables, of_head, drawn.ids, grads)
             samplers = updated.samplers
             for name, table, table_state in zip(_HEAD, updated.rows, updated.optimizers, strict=True):
                 if table is not None:
                     new_tables[name], optimizers[name] = table, table_state
         for name, (row_ids, grad) in table_grads.items():
-            table, table_state = state.tables[name], state.table_optimizers[name]
+            of_table = (grad, state.table_optimizers[name], state.tables[name])
             if row_ids is None:
-                table_updates, optimizers[name] = optimizer.update(grad, table_state, table)
-                new_tables[name] = optax.apply_updates(table, table_updates)
+                new_tables[name], optimizers[name] = by_rows.update_all(*of_table, key_of[name])
             elif name not in _HEAD:
-                new_tables[name], optimizers[name], _ = by_rows.update(grad, table_state, table, row_ids)
+                new_tables[name], optimizers[name], _ = by_rows.update(*of_table, row_ids, key_of[name])
         new_state = TrainState(
             step=state.step + 1,
             key_data=state.key_data,

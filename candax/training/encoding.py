@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
 from candax.models import Classifier, Table, encoder_tables, tables_of
-from candax.rows import UniqueRows, gather_rows, unique_rows
+from candax.rows import UniqueRows, gather_wide, unique_rows
 
 
 class Encoded(NamedTuple):
@@ -57,7 +57,7 @@ class EncoderSide:
         for attribute, ids in lookups.items():
             table = tables[self.table_name[attribute]]
             unique[attribute] = unique_rows(ids, table.shape[0])
-            rows[attribute] = gather_rows(table, unique[attribute].ids)
+            rows[attribute] = gather_wide(table, unique[attribute].ids)
 
         def forward(params: PyTree, rows: dict[str, Array]) -> tuple[Array, PyTree]:
             encoder = self._encoder(params, other)

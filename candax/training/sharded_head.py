@@ -4,14 +4,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import optax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
 from candax.base import KeyArray, SampledLogits, Sampler, State, no_update
 from candax.losses.full import all_classes_as_candidates
 from candax.models import Drawn, score_rows
-from candax.rows import gather_rows, rowwise
+from candax.rows import Rowwise, gather_wide
 from candax.training.shards import (
     AXIS,
     PARTS,
@@ -20,6 +19,7 @@ from candax.training.shards import (
     Shard,
     Tables,
     draw_on_device,
+    first_row,
     for_each_shard,
     joined,
     of_device,
@@ -52,10 +52,10 @@ class ShardedHead:
     Arrays that differ by device have a leading axis over the devices, or are sharded on their rows.
     """
 
-    def __init__(self, layout: Layout, sampler: Sampler | None, optimizer: optax.GradientTransformation) -> None:
+    def __init__(self, layout: Layout, sampler: Sampler | None, by_rows: Rowwise) -> None:
         self.layout = layout
         self.sampler = sampler
-        self._by_rows = rowwise(optimizer)
+        self._by_rows = by_rows
         self._map = partial(jax.shard_map, mesh=layout.mesh)
         # Nobody differentiates samplers and updates, and loops that start from constants would not pass the check.
         self._unchecked = partial(self._map, check_vma=False)
@@ -85,8 +85,8 @@ class ShardedHead:
             states: State, key: KeyArray, batch: Batch, tables: Tables
         ) -> tuple[Drawn, tuple[Array, Array | None]]:
             drawn = draw_on_device(layout, sampler, states, key, *batch, tables)
-            biases = None if tables.biases is None else gather_rows(tables.biases, drawn.ids)
-            return jax.tree.map(lambda leaf: leaf[None], (drawn, (gather_rows(tables.vectors, drawn.ids), biases)))
+            biases = None if tables.biases is None else gather_wide(tables.biases, drawn.ids)
+            return jax.tree.map(lambda leaf: leaf[None], (drawn, (gather_wide(tables.vectors, drawn.ids), biases)))
 
         specs = (ROWS, ALL, ALL, ROWS)
         return self._unchecked(body, in_specs=specs, out_specs=ROWS)(states, key, batch, tables)
@@ -122,6 +122,7 @@ class ShardedHead:
         self,
         states: State,
         key: KeyArray,
+        rounding_keys: tuple[KeyArray, KeyArray | None],
         batch: Batch,
         tables: Tables,
         optimizers: tuple[PyTree, PyTree],
@@ -134,6 +135,7 @@ class ShardedHead:
         def body(
             states: State,
             key: KeyArray,
+            rounding_keys: tuple[KeyArray, KeyArray | None],
             batch: Batch,
             tables: Tables,
             optimizers: tuple[PyTree, PyTree],
@@ -141,10 +143,12 @@ class ShardedHead:
             grads: tuple[Array, Array | None],
         ) -> Updated:
             ids, grads = jax.tree.map(lambda leaf: leaf[0], (ids, grads))
-            vectors = self._by_rows.update(grads[0], optimizers[0], tables.vectors, ids)
+            first = first_row(layout)
+            vectors = self._by_rows.update(grads[0], optimizers[0], tables.vectors, ids, rounding_keys[0], first)
             biases, biases_optimizer = None, None
             if tables.biases is not None and grads[1] is not None:
-                biases, biases_optimizer, _ = self._by_rows.update(grads[1], optimizers[1], tables.biases, ids)
+                of_biases = (grads[1], optimizers[1], tables.biases)
+                biases, biases_optimizer, _ = self._by_rows.update(*of_biases, ids, rounding_keys[1], first)
             if sampler.update is not no_update:
                 states = update_on_device(layout, sampler, states, key, *batch, tables, ids, vectors.rows)
             return Updated((vectors.table, biases), (vectors.state, biases_optimizer), states)
@@ -153,10 +157,10 @@ class ShardedHead:
         of_optimizers = tuple(self.optimizer_specs(table) for table in (tables.vectors, tables.biases))
         mapped = self._unchecked(
             body,
-            in_specs=(ROWS, ALL, ALL, ROWS, of_optimizers, ROWS, ROWS),
+            in_specs=(ROWS, ALL, ALL, ALL, ROWS, of_optimizers, ROWS, ROWS),
             out_specs=Updated(both, of_optimizers, ROWS),
         )
-        return mapped(states, key, batch, tables, optimizers, ids, grads)
+        return mapped(states, key, rounding_keys, batch, tables, optimizers, ids, grads)
 
     def optimizer_specs(self, table: Array | jax.ShapeDtypeStruct | None) -> PyTree:
         """For every leaf of a table's optimizer state whether it has rows; None for no table."""

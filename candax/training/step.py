@@ -21,7 +21,8 @@ from candax.base import Classes, KeyArray, Query, Sampler, State, never, pytree
 from candax.cosines import as_scored
 from candax.losses.full import scores_all_classes
 from candax.models import Classifier, draw_rows, score_rows, tables_of
-from candax.rows import gather_rows, rowwise
+from candax.rounding import Rounding
+from candax.rows import gather_wide, rowwise
 from candax.training.encoding import EncoderSide, RowGradients
 
 
@@ -69,6 +70,8 @@ class Program(NamedTuple):
 
 # Keys for building a sampler's state are folded from a number that no step has.
 _INIT = 2**31 - 1
+# And those for rounding, from the step's key, from a number that no split of it gives.
+_ROUND = 2**31 - 2
 
 
 class _Objective(NamedTuple):
@@ -88,6 +91,7 @@ def build(
     optimizer: optax.GradientTransformation,
     clip_norm: float | None = None,
     reduce: Callable[[Float[Array, "B"]], Float[Array, ""]] = jnp.mean,
+    rounding: Rounding = "nearest",
 ) -> Program:
     """Compiles a model, a sampler, a loss and an optimizer into a ``Program``.
 
@@ -100,6 +104,9 @@ def build(
         clip_norm: largest global norm of all gradients together, encoder's and rows'; None: no clipping.
         reduce: makes the one number that the step minimises of the batch's losses: their mean, unless examples belong
             together otherwise (the words of a sentence, say).
+        rounding: how new rows of bfloat16 tables (``Head(..., dtype=jnp.bfloat16)``) are rounded: "nearest", or
+            "stochastic", without which a small learning rate teaches them nothing; see ``candax.rows.rowwise``. Rows
+            are stored in bfloat16 and computed with in float32, and so is the optimizer state.
 
     Returns:
         A ``Program``.
@@ -124,7 +131,7 @@ def build(
         1
     """
     check_pair(sampler, loss)
-    by_rows, clip = rowwise(optimizer), clipping(clip_norm)
+    by_rows, clip = rowwise(optimizer, rounding=rounding), clipping(clip_norm)
     side = EncoderSide(model)
     num_classes = model.head.num_classes
 
@@ -176,16 +183,15 @@ def build(
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
             return reduce(loss(score_rows(drawn, embeddings, labels, vectors, biases, num_classes=num_classes)))
 
-        vectors = gather_rows(tables["class_vectors"], drawn.ids)
-        biases = gather_rows(tables["class_biases"], drawn.ids) if "class_biases" in tables else None
+        vectors = gather_wide(tables["class_vectors"], drawn.ids)
+        biases = gather_wide(tables["class_biases"], drawn.ids) if "class_biases" in tables else None
         value, (to_embeddings, *to_rows) = jax.value_and_grad(objective, argnums=(0, 1, 2))(embeddings, vectors, biases)
         return _Objective(value, to_embeddings, drawn.ids, _named(*to_rows))
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Float[Array, ""]]:
         labels = jnp.asarray(batch.labels)
-        key_sample, key_update = jax.random.split(
-            jax.random.fold_in(jax.random.wrap_key_data(state.key_data), state.step)
-        )
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key_data), state.step)
+        key_sample, key_update = jax.random.split(key)
         encoded = side.encode(state.params, state.other, state.tables, batch)
         embeddings = jax.lax.stop_gradient(encoded.embeddings)
         query = Query(as_scored(embeddings, model.head.normalized), labels, classes(state))
@@ -198,13 +204,13 @@ def build(
 
         updates, params_optimizer = optimizer.update(params_grad, state.params_optimizer, state.params)
         tables, table_optimizers, new_rows = dict(state.tables), dict(state.table_optimizers), {}
+        key_of = rounding_keys(key, state.tables)
         for name, (ids, grad) in table_grads.items():
-            table, table_state = state.tables[name], state.table_optimizers[name]
+            of_table = (grad, state.table_optimizers[name], state.tables[name])
             if ids is None:
-                table_updates, table_optimizers[name] = optimizer.update(grad, table_state, table)
-                tables[name] = optax.apply_updates(table, table_updates)
+                tables[name], table_optimizers[name] = by_rows.update_all(*of_table, key_of[name])
             else:
-                tables[name], table_optimizers[name], new_rows[name] = by_rows.update(grad, table_state, table, ids)
+                tables[name], table_optimizers[name], new_rows[name] = by_rows.update(*of_table, ids, key_of[name])
         sampler_state = state.sampler
         if sampler is not None:
             ids, _ = table_grads["class_vectors"]
@@ -250,6 +256,12 @@ def build(
         num_classes=num_classes,
         lookups=lambda batch: side.lookups(model.encoder, batch),
     )
+
+
+def rounding_keys(key: KeyArray, tables: dict[str, Array]) -> dict[str, KeyArray]:
+    """A key for each table, from the key of the step."""
+    key = jax.random.fold_in(key, _ROUND)
+    return {name: jax.random.fold_in(key, number) for number, name in enumerate(sorted(tables))}
 
 
 def check_pair(sampler: Sampler | None, loss: Callable[..., Float[Array, "B"]]) -> None:

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array
 import candax as cx
 from candax import losses, samplers
 from candax.blocks import streaming_evaluate
+from candax.rows import rowwise
 from candax.training.sharded_evaluation import evaluate_sharded, mesh_of
 from candax.training.sharded_head import Batch, ShardedHead
 from candax.training.shards import Layout, Tables
@@ -89,6 +90,7 @@ SLOW = {
     "learned_unigram": (samplers.learned_unigram(4, memory=16, uniform_share=0.5), losses.css, {}),
     "knn_label": (samplers.knn_label(2, num_groups=1), losses.subset_softmax, {}),
     "top_k": (samplers.top_k(2), losses.subset_softmax, {}),
+    "hashing_forest": (samplers.hashing_forest(2, num_trees=4, leaf_size=4), losses.subset_softmax, {}),
     "in_batch": (samplers.in_batch(), losses.sampled_softmax, {}),
     "bernoulli": (samplers.bernoulli(3.0, num_slots=6), losses.css, {}),
     "with_tail": (
@@ -344,12 +346,34 @@ def test_a_function_that_makes_the_model_makes_the_same_one():
         assert a.sharding == b.sharding
 
 
+def test_bfloat16_rows_are_rounded_alike_whatever_the_number_of_devices():
+    """But where a sum of float32 rounds across the border between two results."""
+
+    def model():
+        encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
+        head = cx.models.Head(problems.NUM_CLASSES, problems.DIM, dtype=jnp.bfloat16, rngs=nnx.Rngs(1))
+        return cx.models.Classifier(encoder, head)
+
+    tables = []
+    for devices in (1, 8):
+        built = program(devices, samplers.uniform(4), losses.css, model, rounding="stochastic")
+        state, values = run(built)
+        assert np.all(np.isfinite(values))
+        assert state.tables["class_vectors"].dtype == state.tables["class_biases"].dtype == jnp.bfloat16
+        assert state.table_optimizers["class_vectors"][0].trace.dtype == jnp.float32
+        tables.append(jax.device_get(state.tables))
+    for name in ("class_vectors", "class_biases"):
+        one, eight = (np.asarray(some[name], np.float32) for some in tables)
+        assert np.mean(one != eight) < 0.02
+        np.testing.assert_allclose(one, eight, rtol=2e-2, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 8])
 @pytest.mark.parametrize("sampler", [samplers.uniform(4), samplers.log_uniform(4, replacement=False)])
 def test_shards_together_obey_the_one_law(sampler, devices):
     layout = Layout(cx.training.class_mesh(devices), NUM_SHARDS, problems.NUM_CLASSES, False)
-    head = ShardedHead(layout, sampler, optax.sgd(0.1))
+    head = ShardedHead(layout, sampler, rowwise(optax.sgd(0.1)))
     tables = Tables(jnp.zeros((64, 2)), None, None)
     batch = Batch(jnp.zeros((2, 2)), jnp.array([[1], [59]]))
 
