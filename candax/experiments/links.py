@@ -37,6 +37,8 @@ class Links(side_by_side.Settings):
     test.tsv and perhaps valid.tsv."""
     unknown: Unknown = "error"
     """What to do with test triples of entities that the training file does not have."""
+    learning_rate: float = 3e-3
+    """Of Adam; larger ones learn faster, and learn the training triples by heart."""
     product: Product = "complex"
     """How a relation changes an entity."""
     weight_decay: float = 0.0
