@@ -8,6 +8,7 @@ from candax.data.examples import Dataset, Examples
 from candax.data.flat import FlatBatch
 from candax.data.flattening import distance_from_uniform, flatten_labels
 from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, graph_of, questions_of
+from candax.data.identities import Identities, IdentityBatch, IdentityBatches, Pairs
 from candax.data.interactions import Interactions, Row, interactions, interactions_of, next_items
 from candax.data.prefetching import prefetch
 from candax.data.python_links import python_graph, python_next_items
@@ -26,8 +27,12 @@ __all__ = [
     "Examples",
     "FlatBatch",
     "Graph",
+    "Identities",
+    "IdentityBatch",
+    "IdentityBatches",
     "Interactions",
     "KnownAnswers",
+    "Pairs",
     "QuestionBatch",
     "QuestionBatches",
     "Row",

@@ -1,6 +1,7 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
 from candax.models.classifier import Classifier, Encoder, encoder_tables, tables_of
+from candax.models.dense_mlp import DenseMLP
 from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
 from candax.models.heads import Head, find_hits, score
@@ -13,6 +14,7 @@ from candax.models.tower import HistoryTower
 __all__ = [
     "Classifier",
     "Constant",
+    "DenseMLP",
     "Drawn",
     "Encoder",
     "GRULanguageModel",

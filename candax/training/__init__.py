@@ -10,6 +10,7 @@ from candax.training.processes import connect
 from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
 from candax.training.shards import class_mesh
 from candax.training.step import Program, TrainState, build
+from candax.training.verification import Verification, cosines, rank_1, verification
 
 __all__ = [
     "BatchSource",
@@ -17,11 +18,13 @@ __all__ = [
     "Fitted",
     "Program",
     "TrainState",
+    "Verification",
     "build",
     "build_class_parallel",
     "check_batch",
     "class_mesh",
     "connect",
+    "cosines",
     "evaluate",
     "evaluate_dataset",
     "evaluate_links",
@@ -29,4 +32,6 @@ __all__ = [
     "exact_search",
     "fit",
     "index_search",
+    "rank_1",
+    "verification",
 ]
