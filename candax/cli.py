@@ -9,6 +9,11 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
+from candax.experiments.ann_dataset import ANNDataset, ann_dataset
+from candax.experiments.ann_profile import ANNProfile, ann_profile
+from candax.experiments.ann_recall import ANNRecall, ann_recall
+from candax.experiments.ann_scale import ANNScale, ann_scale
+from candax.experiments.ann_tables import ANNTables, ann_tables
 from candax.experiments.compare import Compare, compare
 from candax.experiments.css_figure1 import Figure1, figure1
 from candax.experiments.css_figure2a import Figure2a, figure2a
@@ -38,6 +43,11 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Figure5: figure5,
     Retrieval: retrieval,
     Links: links,
+    ANNTables: ann_tables,
+    ANNRecall: ann_recall,
+    ANNScale: ann_scale,
+    ANNProfile: ann_profile,
+    ANNDataset: ann_dataset,
 }
 
 _AnyExperiment = (
@@ -51,6 +61,11 @@ _AnyExperiment = (
     | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
     | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
     | Annotated[Links, tyro.conf.subcommand("links")]
+    | Annotated[ANNTables, tyro.conf.subcommand("ann-tables")]
+    | Annotated[ANNRecall, tyro.conf.subcommand("ann-recall")]
+    | Annotated[ANNScale, tyro.conf.subcommand("ann-scale")]
+    | Annotated[ANNProfile, tyro.conf.subcommand("ann-profile")]
+    | Annotated[ANNDataset, tyro.conf.subcommand("ann-dataset")]
 )
 
 

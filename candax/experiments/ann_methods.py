@@ -1,0 +1,147 @@
+"""The methods that the ANN Softmax paper compares, each a sampler and what becomes of a loss on cosines.
+
+``hm_num``, ``num_kept``, k and the period of refreshes follow from the number of classes as the paper says.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from candax import losses, samplers
+from candax.base import Loss, Sampler
+from candax.experiments import ann_setup
+
+MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc"]
+LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
+
+# Scale of cosines without a margin; the paper does not say it.
+_SCALE = 16.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What samplers are made for.
+
+    Attributes:
+        num_classes: C.
+        batch_size: B.
+        num_sampled: C_sub, candidates a group.
+        num_groups: g.
+        period: T, steps between two builds of an index.
+        graph_period: steps between two builds of a graph of neighbours, which takes much longer.
+        near: what vectors an index holds, see ``samplers.ivf_bq``.
+        num_centers: of IVF-BQ; None: see ``centers``.
+        hm_num: codes that IVF-BQ sees; None: a tenth of the classes.
+        num_kept: of them scored exactly; None: a tenth.
+        num_tables: L of LSH.
+        num_hashes: b of LSH; None: log2 C.
+    """
+
+    num_classes: int
+    batch_size: int
+    num_sampled: int
+    num_groups: int
+    period: int
+    graph_period: int
+    near: Literal["vector", "logit"] = "vector"
+    num_centers: int | None = None
+    hm_num: int | None = None
+    num_kept: int | None = None
+    num_tables: int = 32
+    num_hashes: int | None = None
+
+    @property
+    def k(self) -> int:
+        """Classes that an example retrieves: the paper's equation 8."""
+        return samplers.classes_per_example(self.num_sampled, self.batch_size, self.num_groups)
+
+    @property
+    def centers(self) -> int:
+        """Lists of IVF-BQ: the root of the number of classes, in the paper's range where there are so many."""
+        if self.num_centers is not None:
+            return self.num_centers
+        return max(1, min(max(64, math.isqrt(self.num_classes)), 1024, self.num_classes // 8))
+
+
+def sizes_of(settings: ann_setup.Settings, batches_per_epoch: int, **changes: Any) -> Sizes:
+    """Those of an experiment, with the paper's T of a fifth of an epoch."""
+    return Sizes(
+        **{
+            "num_classes": settings.num_classes,
+            "batch_size": settings.batch_size,
+            "num_sampled": settings.num_sampled,
+            "num_groups": settings.num_groups,
+            "period": max(1, batches_per_epoch // 5),
+            "graph_period": max(1, batches_per_epoch),
+            **changes,
+        }
+    )
+
+
+def ann_retrieval(sizes: Sizes) -> Sampler:
+    """What IVF-BQ finds for every example: the paper's section 3.2."""
+    hm_num = max(1, sizes.num_classes // 10) if sizes.hm_num is None else sizes.hm_num
+    kept = max(1, hm_num // 10) if sizes.num_kept is None else sizes.num_kept
+    found = samplers.ivf_bq(
+        sizes.k, num_centers=sizes.centers, hm_num=hm_num, num_kept=min(kept, hm_num), near=sizes.near
+    )
+    return samplers.every(found, sizes.period)
+
+
+def lsh_retrieval(sizes: Sizes) -> Sampler:
+    """What LSH finds for every example; buckets follow the class vectors by building them anew."""
+    bits = max(1, round(math.log2(sizes.num_classes))) if sizes.num_hashes is None else sizes.num_hashes
+    found = samplers.lsh_top_k(
+        sizes.k,
+        hash=samplers.simhash(),
+        near=sizes.near,
+        num_tables=sizes.num_tables,
+        num_hashes=bits,
+        capacity=16,
+        update_every=None,
+    )
+    return samplers.every(found, sizes.period)
+
+
+def knn_retrieval(sizes: Sizes) -> Sampler:
+    """The neighbours of every example's label, from a graph."""
+    # The paper has 6 of 10^3 classes, 12 of 10^6, 120 of 10^7 and 1200 of 10^8.
+    k = max(6, round(1.2e-5 * sizes.num_classes))
+    return samplers.every(samplers.knn_label(k), sizes.graph_period)
+
+
+# Those that find classes for every example; groups share what they find.
+RETRIEVALS: dict[str, Callable[[Sizes], Sampler]] = {
+    "ann_softmax": ann_retrieval,
+    "knn_softmax": knn_retrieval,
+    "lsh_softmax": lsh_retrieval,
+}
+
+
+def grouped(found: Sampler, sizes: Sizes) -> Sampler:
+    """The paper's sample grouping."""
+    return samplers.grouped(found, num_sampled=sizes.num_sampled, num_groups=sizes.num_groups)
+
+
+# All that table 3 compares, the reference first.
+METHODS: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
+
+
+def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, Callable[..., Any]]:
+    """A sampler, and the loss to train with: without a sampler that over all classes."""
+    if name == "full_softmax":
+        return None, losses.over_all_classes(loss)
+    if name == "partial_fc":
+        return samplers.partial_fc(sizes.num_sampled), loss
+    return grouped(RETRIEVALS[name](sizes), sizes), loss
+
+
+# Candidates are what they are: none of the paper's methods corrects for the classes left out.
+LOSSES: dict[LossName, Loss] = {
+    "softmax": losses.with_margin(functools.partial(losses.cosface, margin=0.0, scale=_SCALE), losses.subset_softmax),
+    "arcface": losses.with_margin(losses.arcface, losses.subset_softmax),
+    "cosface": losses.with_margin(losses.cosface, losses.subset_softmax),
+    "d_softmax": losses.d_softmax,
+}
