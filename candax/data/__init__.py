@@ -16,12 +16,16 @@ from candax.data.python_stdlib import python_stdlib
 from candax.data.questions import QuestionBatch, QuestionBatches, questions_in_order
 from candax.data.text import python_corpus, text_corpus
 from candax.data.weighting import tf_idf
+from candax.data.windows import CBOWBatch, SkipGramBatch, WindowBatches
+from candax.data.word_vectors import WordVectors
+from candax.data.words import Words, text_words, words_of
 from candax.data.xml_repository import xml_repository
 
 __all__ = [
     "Answers",
     "Batch",
     "Batches",
+    "CBOWBatch",
     "Corpus",
     "Dataset",
     "Examples",
@@ -38,7 +42,11 @@ __all__ = [
     "Row",
     "SentenceBatch",
     "SentenceBatches",
+    "SkipGramBatch",
     "Triple",
+    "WindowBatches",
+    "WordVectors",
+    "Words",
     "batch",
     "corpus_of",
     "distance_from_uniform",
@@ -61,7 +69,9 @@ __all__ = [
     "sentence_batch",
     "sentences_in_order",
     "text_corpus",
+    "text_words",
     "tf_idf",
+    "words_of",
     "xml_repository",
 ]
 

@@ -1,6 +1,7 @@
 """Sentences from text files and from the source of Python's standard library."""
 
 import bz2
+import contextlib
 import gzip
 import keyword
 import lzma
@@ -8,6 +9,7 @@ import os
 import re
 import sysconfig
 import tokenize
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -86,18 +88,22 @@ def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: in
         >>> [corpus.words[i] for i in corpus.ids]
         ['sys', '</s>', 'part', 'sys', 'path', 'print', 'part', '</s>']
     """
+    return corpus_of("python-stdlib", python_sentences(stdlib), min_count=min_count, max_length=max_length)
+
+
+def python_sentences(stdlib: str | os.PathLike[str] | None = None) -> Iterator[list[str]]:
+    """The identifiers of each paragraph of code of Python's standard library, see ``python_corpus``."""
     root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    sentences: list[list[str]] = []
     names = [name for name, _ in library_files(root)]
     with progress_bar("reading the standard library", len(names)) as done:
         for number, name in enumerate(names):
             try:
-                sentences.extend(list(_paragraphs(root / name)))
+                # The whole file first: of a file that turns out not to be Python nothing is taken.
+                yield from list(_paragraphs(root / name))
             except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
                 continue
             finally:
                 done(number + 1)
-    return corpus_of("python-stdlib", sentences, min_count=min_count, max_length=max_length)
 
 
 def _paragraphs(path: Path) -> Iterator[list[str]]:
@@ -113,11 +119,22 @@ def _paragraphs(path: Path) -> Iterator[list[str]]:
         yield paragraph
 
 
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    """Opens a text file, plain or .gz, .bz2, .xz.
+
+    Raises:
+        ValueError: if what is read within the block is no text in UTF-8, or not compressed as its name says.
+        OSError: if the file cannot be read.
+    """
+    try:
+        with _OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+            yield file
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: expected text in UTF-8, plain or .gz, .bz2, .xz; {error}.") from error
+
+
 def _lines(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
-        open_file = _OPEN.get(path.suffix, open)
-        try:
-            with open_file(path, "rt", encoding="utf-8") as file:
-                yield from file
-        except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path}: expected text in UTF-8, plain or .gz, .bz2, .xz; {error}.") from error
+        with open_text(path) as file:
+            yield from file

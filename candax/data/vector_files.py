@@ -1,0 +1,172 @@
+"""Files of word vectors: word2vec's text and binary formats, and safetensors.
+
+Text: a line ``number dim``, then a line a word, the word and its numbers with spaces between. Binary: the same first
+line, then for each word its letters, a space, and ``dim`` little-endian float32. Safetensors: the tensor ``vectors``,
+and the words as a JSON list in the metadata.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jaxtyping import Float
+
+_TEXT = (".txt", ".vec")
+_MOST_NUMBERS = 1 << 40
+_LONGEST_WORD = 1 << 16
+
+
+def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.ndarray, "num_words dim"]) -> None:
+    r"""Writes word vectors in the format of the file's ending; readers see the old file or the new one, never a part.
+
+    Args:
+        path: ending in .txt or .vec, .bin, or .safetensors.
+        words: of the vectors.
+        vectors: written as float32.
+
+    Raises:
+        ValueError: for another ending, or a word with white space in word2vec's formats.
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "vectors.txt")
+        ...     write(path, ["up", "down"], np.array([[1.0], [-1.0]], np.float32))
+        ...     path.read_text()
+        '2 1\nup 1.0\ndown -1.0\n'
+    """
+    path = Path(path)
+    if path.suffix not in (*_TEXT, ".bin", ".safetensors"):
+        raise ValueError(f"{path}: expected a file name that ends in .txt, .vec, .bin or .safetensors.")
+    rows = np.ascontiguousarray(vectors, "<f4")
+    if path.suffix == ".safetensors":
+        about = {"format": "candax-word-vectors-1", "words": json.dumps(list(words))}
+        with _replacing(path) as file:
+            file.write(safetensors.numpy.save({"vectors": rows}, about))
+        return
+    for word in words:
+        if not word or word.split() != [word]:
+            raise ValueError(f"{path}: word2vec's formats cannot hold {word!r}: white space. Use .safetensors.")
+    with _replacing(path) as file:
+        file.write(f"{len(words)} {rows.shape[1]}\n".encode())
+        for word, row in zip(words, rows, strict=True):
+            if path.suffix == ".bin":
+                file.write(word.encode() + b" " + row.tobytes() + b"\n")
+            else:
+                # repr of a float32 as NumPy prints it: the shortest text that reads back to the same number.
+                file.write(f"{word} {' '.join(map(str, row))}\n".encode())
+
+
+def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarray, "num_words dim"]]:
+    """Reads word vectors in any of the formats: by its ending, where that is .safetensors or .bin, else as text.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The words, and their vectors in float32.
+
+    Raises:
+        ValueError: if the file does not hold what its ending says.
+        OSError: if it cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file of word vectors, got a folder.")
+    try:
+        if path.suffix == ".safetensors":
+            words, vectors = _read_safetensors(path)
+        else:
+            words, vectors = _read_binary(path) if path.suffix == ".bin" else _read_text(path)
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise ValueError(
+            f"{path}: expected word vectors in word2vec's text (.txt) or binary (.bin) format or as .safetensors; "
+            f"{error}."
+        ) from error
+    return tuple(words), vectors
+
+
+def _read_safetensors(path: Path) -> tuple[list[str], np.ndarray]:
+    path.open("rb").close()  # what cannot be opened is an OSError here as for any other file
+    with safetensors.safe_open(path, framework="numpy") as file:
+        words = json.loads((file.metadata() or {})["words"])
+        vectors = file.get_tensor("vectors")
+    if vectors.ndim != 2 or len(vectors) != len(words):
+        raise ValueError(f"its {len(words)} words do not go with vectors of shape {vectors.shape}")
+    return words, vectors.astype(np.float32)
+
+
+def _header(line: bytes) -> tuple[int, int]:
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        raise ValueError(f"its first line is {line[:40]!r} and not two numbers, of words and of coordinates")
+    number, dim = (int(part) for part in parts)
+    if dim < 1 or number * dim > _MOST_NUMBERS:
+        raise ValueError(f"its first line promises {number} words of {dim} coordinates")
+    return number, dim
+
+
+def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    with path.open("rb") as file:
+        number, dim = _header(file.readline(200))
+        for line in file:
+            word, *numbers = line.rstrip().split(b" ")
+            if len(numbers) != dim:
+                raise ValueError(f"line {len(words) + 2} has {len(numbers)} numbers and not {dim}")
+            words.append(word.decode())
+            rows.append(np.array(numbers, np.bytes_).astype(np.float32))
+    if len(words) != number:
+        raise ValueError(f"it ends after {len(words)} of {number} words")
+    return words, np.stack(rows) if rows else np.zeros((0, dim), np.float32)
+
+
+def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    with path.open("rb") as file:
+        number, dim = _header(file.readline(200))
+        for _ in range(number):
+            letters = bytearray()
+            while (letter := file.read(1)) != b" ":
+                if not letter or len(letters) > _LONGEST_WORD:
+                    raise ValueError(f"it ends after {len(words)} of {number} words")
+                letters += letter
+            row = file.read(4 * dim)
+            if len(row) != 4 * dim:
+                raise ValueError(f"it ends after {len(words)} of {number} words")
+            # Some writers end a vector with a line feed, some do not.
+            words.append(bytes(letters).lstrip(b"\n").decode())
+            rows.append(np.frombuffer(row, "<f4"))
+    return words, np.stack(rows).astype(np.float32) if rows else np.zeros((0, dim), np.float32)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator["tempfile._TemporaryFileWrapper[bytes]"]:
+    """A file to write, which takes its place when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False)  # noqa: SIM115
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(file.name, 0o666 & ~_umask())
+        os.replace(file.name, path)
+    except BaseException:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The process's mask of permissions: a temporary file is its owner's alone, the finished one is as any other."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,259 @@
+"""Windows around the words of a text as batches of fixed shape: for skip-gram and for CBOW."""
+
+import functools
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int8, Int32, Int64
+
+from candax.data.batches import random_bits
+from candax.data.words import Words
+
+Direction: TypeAlias = Literal["skipgram", "cbow"]
+# Branches of the seed's random streams.
+_SHARDS, _KEEP, _WINDOWS, _RUNS = 0, 1, 2, 3
+# Batches made at a time.
+_GROUP = 16
+
+
+class SkipGramBatch(NamedTuple):
+    """R runs of L words, and of every place the words around it.
+
+    Attributes:
+        words: padded with -1, also behind each sentence.
+        labels: the words at the places i - w ... i - 1, i + 1 ... i + w around place i, example by example; -1 where
+            the window does not reach, where the sentence ends, and for a word that the window has already.
+    """
+
+    words: Int32[np.ndarray, "R L"]
+    labels: Int32[np.ndarray, "B T"]
+
+    @property
+    def label_runs(self) -> Any:
+        """The runs that the labels are neighbours in: ``words``, as an array of JAX within a jitted function."""
+        return self.words
+
+
+class CBOWBatch(NamedTuple):
+    """R runs of L words; every word is to be predicted from those around it.
+
+    Attributes:
+        words: padded with -1, also behind each sentence.
+        neighbours: which of the places i - w ... i - 1, i + 1 ... i + w belong to the window of place i.
+        labels: the words; -1 for a word with an empty window.
+    """
+
+    words: Int32[np.ndarray, "R L"]
+    neighbours: Bool[np.ndarray, "R L T"]
+    labels: Int32[np.ndarray, "B 1"]
+
+
+class WindowBatches:
+    """The training batches of all epochs over a text: ``batches[epoch, index]``.
+
+    Frequent words are dropped at random: of a word that makes up the share f of the text each occurrence is kept with
+    the probability ``min(1, sqrt(t / f) + t / f)``. What is kept is cut into runs of ``run_length``, and a batch
+    takes runs from different places. Windows reach 1 to w words to either side, each place drawing its own; they end
+    with the sentence and with the run (at a length of 256 that costs .9 % of the pairs, others every epoch). The text
+    is worked through in shards, large pieces that fit into memory, in another order every epoch; of each the last words
+    that fill no batch are left out.
+
+    Args:
+        text: see ``Words``.
+        batch_size: B, places a batch; a multiple of ``run_length``.
+        seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
+        direction: "skipgram" for ``SkipGramBatch``, "cbow" for ``CBOWBatch``.
+        window: w, the most words to either side.
+        subsample: t, the share of the text from which on words are dropped; 0: none are.
+        run_length: L.
+        shard_size: words of the text that are in memory at a time.
+
+    Raises:
+        ValueError: if the text is too short for one batch, or a number is out of range.
+
+    Example:
+        >>> from candax.data.words import words_of
+        >>> text = words_of("tiny", [["a", "b", "c"]] * 4, min_count=1)
+        >>> batches = WindowBatches(text, batch_size=8, seed=0, window=1, subsample=0, run_length=8)
+        >>> batches.batches_per_epoch
+        2
+        >>> batches[0, 0].labels.shape
+        (8, 2)
+
+    Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013); the
+        probability is that of word2vec's code, which differs from section 2.3.
+    """
+
+    def __init__(
+        self,
+        text: Words,
+        batch_size: int,
+        seed: int,
+        *,
+        direction: Direction = "skipgram",
+        window: int = 5,
+        subsample: float = 1e-3,
+        run_length: int = 256,
+        shard_size: int = 1 << 21,
+    ) -> None:
+        if window < 1 or run_length < 2 or batch_size < run_length or batch_size % run_length:
+            raise ValueError(
+                "expected window >= 1, run_length >= 2 and a batch_size that is a multiple of run_length, got "
+                f"{window}, {run_length} and {batch_size}."
+            )
+        if seed < 0 or not 0 <= subsample < float("inf") or shard_size < 1:
+            raise ValueError(f"expected seed, subsample >= 0 and shard_size >= 1: {seed}, {subsample}, {shard_size}.")
+        if direction not in ("skipgram", "cbow"):
+            raise ValueError(f"expected the direction 'skipgram' or 'cbow', got {direction!r}.")
+        self.text, self.batch_size, self.seed, self.direction = text, batch_size, seed, direction
+        self.window, self.subsample, self.run_length, self.shard_size = window, subsample, run_length, shard_size
+        self._batches_of_shard = self._count_batches()
+        self.batches_per_epoch = int(self._batches_of_shard.sum())
+        if self.batches_per_epoch == 0:
+            raise ValueError(
+                f"{text.name}: expected a text of which {batch_size} words, one batch, are left after frequent ones "
+                f"are dropped; it has {text.total} words. Give more text, or a smaller batch_size."
+            )
+        self._last_order: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._last_group: tuple[tuple[int, int, int], list[tuple[np.ndarray, ...]]] | None = None
+        self._last: tuple[tuple[int, int], np.ndarray, np.ndarray] | None = None
+
+    def __getitem__(self, position: tuple[int, int]) -> SkipGramBatch | CBOWBatch:
+        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
+        epoch, index = position
+        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
+            raise IndexError(
+                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
+                f"got epoch {epoch}, index {index}"
+            )
+        if self._last_order is None or self._last_order[0] != epoch:
+            bits = random_bits(self.seed, epoch, (_SHARDS,), len(self._batches_of_shard))
+            order = np.argsort(bits, kind="stable")
+            self._last_order = epoch, order, np.cumsum(self._batches_of_shard[order])
+        _, order, ends = self._last_order
+        nth = int(np.searchsorted(ends, index, side="right"))
+        shard = int(order[nth])
+        within = index - int(ends[nth] - self._batches_of_shard[shard])
+        # Several batches at a time: NumPy's calls cost more than what they do to one.
+        first = within // _GROUP * _GROUP
+        key = (epoch, shard, first)
+        if self._last_group is None or self._last_group[0] != key:
+            self._last_group = key, self._group(epoch, shard, first)
+        words, neighbours, labels = self._last_group[1][within - first]
+        if self.direction == "cbow":
+            return CBOWBatch(words, neighbours, labels.reshape(-1, 1))
+        return SkipGramBatch(words, labels.reshape(self.batch_size, 2 * self.window))
+
+    @functools.cached_property
+    def keep_probability(self) -> Float64[np.ndarray, "num_words"]:
+        """Of each word, of every occurrence."""
+        if self.subsample == 0:
+            return np.ones(self.text.num_words)
+        ratio = self.subsample / (self.text.counts / self.text.total)
+        return np.minimum(1.0, np.sqrt(ratio) + ratio)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that the batches depend on, as JSON values: equal identities give equal batches."""
+        return {
+            "text_digest": self.text.digest,
+            "num_words": self.text.num_words,
+            "batch_size": self.batch_size,
+            "batches_seed": self.seed,
+            "direction": self.direction,
+            "window": self.window,
+            "subsample": self.subsample,
+            "run_length": self.run_length,
+            "shard_size": self.shard_size,
+        }
+
+    def _count_batches(self) -> Int64[np.ndarray, "shards"]:
+        """Batches of each shard: as many as are left to it in every epoch, but for one in millions."""
+        keep = np.append(self.keep_probability, 1.0)  # the end of a sentence, -1, is kept
+        numbers = []
+        for start in range(0, len(self.text.ids), self.shard_size):
+            kept = keep[self.text.ids[start : start + self.shard_size]]
+            surely = kept.sum() - 5 * np.sqrt((kept * (1 - kept)).sum())
+            numbers.append(max(0, int(surely)) // self.batch_size)
+        return np.asarray(numbers, np.int64)
+
+    def _group(self, epoch: int, shard: int, first: int) -> list[tuple[np.ndarray, ...]]:
+        """Words, neighbours and labels of some batches from ``first`` on, one after the other."""
+        runs, reaches = self._shard(epoch, shard)
+        stop = min(first + _GROUP, int(self._batches_of_shard[shard]))
+        rows = slice(*(place * self.batch_size // self.run_length for place in (first, stop)))
+        words = runs[rows]
+        neighbours, inside = _neighbours(words, reaches[rows], self.window)
+        if self.direction == "cbow":
+            labels = np.where(inside.any(axis=2), words, np.int32(-1))
+        else:
+            labels = np.where(inside, neighbours, np.int32(-1))
+            _drop_repeated(labels, words, self.window)
+        return list(zip(*(np.split(part, stop - first) for part in (words, inside, labels)), strict=True))
+
+    def _shard(self, epoch: int, shard: int) -> tuple[Int32[np.ndarray, "n L"], Int8[np.ndarray, "n L"]]:
+        """The runs of a shard in their order in this epoch, and how far the window of each place reaches."""
+        if self._last is not None and self._last[0] == (epoch, shard):
+            return self._last[1:]
+        ids = np.asarray(self.text.ids[shard * self.shard_size : (shard + 1) * self.shard_size])
+        size = int(self._batches_of_shard[shard]) * self.batch_size
+        keep = np.append(_as_threshold(self.keep_probability), np.uint32(2**32 - 1))
+        bits = random_bits(self.seed, epoch, (_KEEP, shard), (len(ids) + 1) // 2).view(np.uint32)[: len(ids)]
+        kept = ids[bits <= keep[ids]]
+        # Another start every epoch, so that runs are not cut at the same places.
+        bits = random_bits(self.seed, epoch, (_RUNS, shard), 1 + size // self.run_length)
+        start = int(bits[0] % np.uint64(max(1, min(len(kept) - size + 1, self.run_length))))
+        kept = np.pad(kept[start : start + size], (0, max(0, size - len(kept[start:]))), constant_values=-1)
+        order = np.argsort(bits[1:], kind="stable")
+        runs = kept.reshape(-1, self.run_length)[order]
+        reach = 1 + random_bits(self.seed, epoch, (_WINDOWS, shard), -(-size // 8)).view(np.uint8)[:size] % np.uint8(
+            self.window
+        )
+        self._last = (epoch, shard), runs, reach.astype(np.int8).reshape(runs.shape)
+        return self._last[1:]
+
+
+def _as_threshold(probability: Float64[np.ndarray, "n"]) -> np.ndarray:
+    """The largest of all 32-bit integers that are kept."""
+    return np.clip(np.round(probability * 2.0**32) - 1, 0, 2.0**32 - 1).astype(np.uint32)
+
+
+def _neighbours(
+    words: Int32[np.ndarray, "R L"], reach: Int8[np.ndarray, "R L"], window: int
+) -> tuple[Int32[np.ndarray, "R L T"], Bool[np.ndarray, "R L T"]]:
+    """The words around every place, and which of them belong to its window: no others' sentence, no end of one."""
+    padded = np.pad(words, ((0, 0), (window, window)), constant_values=-1)
+    # [R, L, 2 w + 1] without a copy.
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1, axis=1)
+    neighbours = np.concatenate([around[..., :window], around[..., window + 1 :]], axis=2)
+    inside = np.empty(neighbours.shape, bool)
+    before = after = words >= 0
+    for distance in range(1, window + 1):
+        # As long as no end of a sentence stands between.
+        reached = reach >= distance
+        before = before & (neighbours[..., window - distance] >= 0)
+        after = after & (neighbours[..., window + distance - 1] >= 0)
+        inside[..., window - distance] = before & reached
+        inside[..., window + distance - 1] = after & reached
+    return neighbours, inside
+
+
+def _drop_repeated(labels: Int32[np.ndarray, "R L T"], words: Int32[np.ndarray, "R L"], window: int) -> None:
+    """Sets to -1, in place, every label that stands before in the same window: labels are distinct.
+
+    Equal words at a distance of up to 2 w are few: they are found first, and then the windows that hold both.
+    """
+    length = words.shape[1]
+    offsets = np.concatenate([np.arange(-window, 0), np.arange(1, window + 1)])
+    slot_of = np.full(2 * window + 1, -1)
+    slot_of[offsets + window] = np.arange(2 * window)
+    for distance in range(1, 2 * window + 1):
+        run, first = np.nonzero((words[:, :-distance] == words[:, distance:]) & (words[:, distance:] >= 0))
+        # Centres whose window may hold both: first - centre >= -w and first + distance - centre <= w.
+        centre = first[:, None] + distance - window + np.arange(2 * window - distance + 1)
+        inside = (centre >= 0) & (centre < length) & (centre != first[:, None]) & (centre != first[:, None] + distance)
+        pair, column = np.nonzero(inside)
+        at, where = run[pair], centre[pair, column]
+        one, other = slot_of[first[pair] - where + window], slot_of[first[pair] + distance - where + window]
+        both = labels[at, where, one] >= 0
+        labels[at[both], where[both], other[both]] = -1

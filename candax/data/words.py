@@ -1,0 +1,281 @@
+"""Texts of any length as word ids in a memory-mapped file: read once, counted and pruned on the way, then cached."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from candax.data.cache import cache_folder
+from candax.data.progress import progress_bar
+from candax.data.text import open_text, python_sentences
+
+# Letters, digits and underscores; an apostrophe only within a word.
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_FORMAT = "candax-words-1"
+_CHARACTERS = 1 << 20
+_TOKENS = 1 << 20
+_GONE = -2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Words:
+    """A text as word ids.
+
+    Args:
+        name: what tables and pictures call it.
+        words: one a word id, the most frequent first.
+        counts: occurrences of each word.
+        ids: of all words, one after the other, with -1 behind each sentence; often a memory-mapped file.
+        digest: of all this, equal for equal texts.
+
+    Example:
+        >>> text = words_of("tiny", [["b", "a", "b"], ["b"]], min_count=1)
+        >>> text.words, text.counts.tolist(), text.ids.tolist()
+        (('b', 'a'), [3, 1], [0, 1, 0, -1, 0, -1])
+    """
+
+    name: str
+    words: tuple[str, ...]
+    counts: Int64[np.ndarray, "num_words"]
+    ids: Int32[np.ndarray, "tokens"]
+    digest: str
+
+    @property
+    def num_words(self) -> int:
+        """Different words."""
+        return len(self.words)
+
+    @property
+    def total(self) -> int:
+        """All words, each as often as it occurs."""
+        return int(self.counts.sum())
+
+
+def words_of(
+    name: str,
+    sentences: Iterable[Sequence[str]],
+    *,
+    min_count: int = 5,
+    max_words: int = 10_000_000,
+    file: IO[bytes] | None = None,
+) -> Words:
+    """Reads sentences, once, into word ids.
+
+    Args:
+        name: of the text.
+        sentences: the words of each; they may come from a generator and need not fit into memory.
+        min_count: words that occur less often are left out, as if they were not in the text.
+        max_words: most words held while counting: beyond, the rarest so far are forgotten, with what was seen of them
+            (as in word2vec, and the least count that survives rises by one each time).
+        file: to hold the ids, opened for reading and writing; None: a temporary file.
+
+    Returns:
+        The text; words rank by count, equals in alphabetical order.
+
+    Raises:
+        ValueError: if fewer than two words are left, or a number is out of range.
+
+    Example:
+        >>> words_of("tiny", [["b", "a", "b"], ["b"]], min_count=2).words  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: tiny: expected two different words or more that occur at least 2 times, found 1 among 4 words...
+    """
+    if min_count < 1 or max_words < 2:
+        raise ValueError(f"expected min_count >= 1 and max_words >= 2, got {min_count} and {max_words}.")
+    file = tempfile.TemporaryFile() if file is None else file  # noqa: SIM115  # it lives as long as its ids
+    first_ids, counts, length = _number(sentences, max_words, file)
+    kept = sorted((word for word, i in first_ids.items() if counts[i] >= min_count), key=_rank(first_ids, counts))
+    if len(kept) < 2:
+        raise ValueError(
+            f"{name}: expected two different words or more that occur at least {min_count} times, found {len(kept)} "
+            f"among {int(counts.sum())} words. Give more text, or lower the minimum count."
+        )
+    old = np.fromiter((first_ids[word] for word in kept), np.int64, len(kept))
+    # The last entry is -1's: the end of a sentence.
+    new = np.full(len(counts) + 1, _GONE, np.int32)
+    new[old], new[-1] = np.arange(len(kept)), -1
+    length = _renumber(file, length, new)
+    digest = hashlib.blake2b("\0".join(kept).encode(), digest_size=16)
+    for start in range(0, length, _TOKENS):
+        digest.update(_read(file, start, min(_TOKENS, length - start)))
+    ids = np.memmap(file, np.int32, "r", shape=(length,))
+    return Words(name, tuple(kept), counts[old], ids, digest.hexdigest())
+
+
+def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int = 5, keep_case: bool = False) -> Words:
+    """Words of text files, or of Python's standard library: the first time read, later from the cache.
+
+    A word is a run of letters, digits and underscores, apostrophes inside it included; a sentence ends where a line
+    does. Of the standard library the words are its identifiers and sentences are paragraphs of code, see
+    ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes a word).
+
+    Args:
+        paths: files in UTF-8, plain or .gz, .bz2, .xz; none: the standard library.
+        min_count: words that occur less often are left out.
+        keep_case: whether capitals differ from small letters in files; in the standard library they always do.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: if a file is no text, or fewer than two words are left.
+        OSError: if a file cannot be read.
+
+    Example:
+        >>> from unittest import mock
+        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
+        ...     path = Path(folder, "cats.txt")
+        ...     _ = path.write_text("The cat sat: the cat.")
+        ...     text = text_words([path], min_count=1)
+        >>> text.words, text.ids.tolist()
+        (('cat', 'the', 'sat'), [1, 0, 2, 1, 0, -1])
+    """
+    files = [Path(path).absolute() for path in paths]
+    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    if not files:
+        about = [(sysconfig.get_paths()["stdlib"], 0, 0)]
+    name = files[0].name.split(".")[0] if files else "python-stdlib"
+    key = json.dumps([_FORMAT, about, min_count, keep_case])
+    place = cache_folder() / f"{name}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.words"
+    found = _cached(name, place, key)
+    if found is not None:
+        return found
+    sentences = _sentences(files, keep_case) if files else python_sentences()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".unfinished", delete=False) as file:
+        try:
+            words = words_of(name, sentences, min_count=min_count, file=file)
+            about_ids = {"key": key, "words": words.words, "counts": words.counts.tolist(), "digest": words.digest}
+            text = json.dumps({**about_ids, "length": len(words.ids)}).encode()
+            # Behind the ids, with its own length as the last eight bytes: one file, complete or not there.
+            file.seek(0, os.SEEK_END)
+            file.write(text + len(text).to_bytes(8, "little"))
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, place)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    return words
+
+
+def _cached(name: str, place: Path, key: str) -> Words | None:
+    """What a cache file holds, None where there is none or it is not whole."""
+    try:
+        with place.open("rb") as file:
+            size = file.seek(-8, os.SEEK_END)
+            size_of_text = int.from_bytes(file.read(8), "little")
+            file.seek(max(0, size - size_of_text))
+            found: dict[str, Any] = json.loads(file.read(min(size_of_text, size)))
+        if found["key"] != key or found["length"] * 4 != size - size_of_text:
+            return None
+        ids = np.memmap(place, np.int32, "r", shape=(found["length"],))
+        return Words(name, tuple(found["words"]), np.asarray(found["counts"], np.int64), ids, found["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
+    """The words of every line; a line of more than a million characters is cut between words."""
+    total = sum(path.stat().st_size for path in paths)
+    before = 0
+    with progress_bar("reading the text", max(1, total)) as done:
+        for path in paths:
+            # Of a compressed file there is no telling how much of it a number of characters is: about a third.
+            share = 1.0 if path.suffix not in (".gz", ".bz2", ".xz") else 1 / 3
+            read = 0
+            with open_text(path) as file:
+                rest = ""
+                while piece := file.read(_CHARACTERS):
+                    read += len(piece)
+                    done(before + min(int(read * share), path.stat().st_size))
+                    lines = (rest + (piece if keep_case else piece.lower())).split("\n")
+                    rest = lines.pop()
+                    yield from filter(None, map(_WORD.findall, lines))
+                    if len(rest) > _CHARACTERS:
+                        cut = max(rest.rfind(" "), rest.rfind("\t"))
+                        if cut > 0:
+                            yield _WORD.findall(rest[:cut])
+                            rest = rest[cut:]
+                if last := _WORD.findall(rest):
+                    yield last
+            before += path.stat().st_size
+
+
+def _rank(ids: dict[str, int], counts: Int64[np.ndarray, "n"]) -> Any:
+    return lambda word: (-counts[ids[word]], word)
+
+
+def _number(
+    sentences: Iterable[Sequence[str]], max_words: int, file: IO[bytes]
+) -> tuple[dict[str, int], Int64[np.ndarray, "n"], int]:
+    """Writes ids in the order in which words come up; returns the ids of known words, counts of ids, and the length.
+
+    A word that was forgotten gets another id when it comes again.
+    """
+    ids: dict[str, int] = {}
+    counts = np.zeros(1 << 16, np.int64)
+    next_id, least, length = 0, 1, 0
+    buffer: list[int] = []
+
+    def flush() -> None:
+        nonlocal counts, length
+        array = np.array(buffer, np.int32)
+        file.write(array.tobytes())
+        while len(counts) < next_id:
+            counts = np.concatenate([counts, np.zeros_like(counts)])
+        counts += np.bincount(array[array >= 0], minlength=len(counts))
+        length += len(buffer)
+        buffer.clear()
+
+    for sentence in sentences:
+        for word in sentence:
+            i = ids.get(word)
+            if i is None:
+                i = ids[word] = next_id
+                next_id += 1
+            buffer.append(i)
+        buffer.append(-1)
+        if len(buffer) >= _TOKENS:
+            flush()
+        if len(ids) > max_words:
+            flush()
+            while len(ids) > max_words:
+                least += 1
+                ids = {word: i for word, i in ids.items() if counts[i] >= least}
+    flush()
+    return ids, counts[:next_id], length
+
+
+def _renumber(file: IO[bytes], length: int, new: Int32[np.ndarray, "n"]) -> int:
+    """Replaces ids by new ones, in place; leaves out what is gone, and sentences of which nothing is left."""
+    written, ended = 0, True
+    for start in range(0, length, _TOKENS):
+        ids = new[np.frombuffer(_read(file, start, min(_TOKENS, length - start)), np.int32)]
+        ids = ids[ids != _GONE]
+        # No end behind an end, nor at the start.
+        before = np.concatenate([[ended], ids[:-1] == -1])[: len(ids)]
+        ids = ids[~((ids == -1) & before)]
+        if len(ids):
+            ended = bool(ids[-1] == -1)
+            file.seek(written * 4)
+            file.write(ids.tobytes())
+            written += len(ids)
+    file.truncate(written * 4)
+    file.flush()
+    return written
+
+
+def _read(file: IO[bytes], start: int, number: int) -> bytes:
+    file.seek(start * 4)
+    return file.read(number * 4)

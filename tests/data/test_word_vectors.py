@@ -1,0 +1,90 @@
+"""Word vectors and their files."""
+
+import numpy as np
+import pytest
+
+from candax.data import WordVectors
+
+
+@pytest.fixture
+def vectors():
+    rng = np.random.default_rng(0)
+    return WordVectors(("the", "naïve", "cat", "dog"), rng.normal(size=(4, 5)).astype(np.float32))
+
+
+@pytest.mark.parametrize("ending", ["txt", "vec", "bin", "safetensors"])
+def test_files_read_back_to_the_same_bits(tmp_path, vectors, ending):
+    path = tmp_path / "deep" / f"v.{ending}"
+    vectors.save(path)
+    again = WordVectors.load(path)
+    assert again.words == vectors.words
+    np.testing.assert_array_equal(again.vectors, vectors.vectors)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_gensim_opens_both_formats(tmp_path, vectors):
+    models = pytest.importorskip("gensim.models")
+    for ending, binary in (("txt", False), ("bin", True)):
+        vectors.save(tmp_path / f"v.{ending}")
+        opened = models.KeyedVectors.load_word2vec_format(str(tmp_path / f"v.{ending}"), binary=binary)
+        assert tuple(opened.index_to_key) == vectors.words
+        np.testing.assert_array_equal(opened.vectors, vectors.vectors)
+        opened.save_word2vec_format(str(tmp_path / f"gensim.{ending}"), binary=binary)
+        back = WordVectors.load(tmp_path / f"gensim.{ending}")
+        assert back.words == vectors.words
+        np.testing.assert_allclose(back.vectors, vectors.vectors, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("v.txt", b"", "first line"),
+        ("v.txt", b"2 2\na 1 2\n", "ends after 1 of 2"),
+        ("v.txt", b"1 2\na 1\n", "line 2 has 1 numbers"),
+        ("v.txt", b"1 2\na 1 x\n", "expected word vectors"),
+        ("v.txt", b"99999999999 999999\n", "promises"),
+        ("v.bin", b"2 2\na " + b"\0" * 8, "ends after 1 of 2"),
+        ("v.bin", b"2 1\na" + b"x" * 70000, "ends after 0 of 2"),
+        ("v.bin", bytes(range(256)), "first line"),
+        ("v.safetensors", b"junk", "expected word vectors"),
+        ("v.safetensors", b"", "expected word vectors"),
+    ],
+)
+def test_what_holds_no_vectors_is_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        WordVectors.load(path)
+
+
+def test_other_names_missing_files_and_white_space_are_refused(tmp_path, vectors):
+    with pytest.raises(ValueError, match=r"ends in \.txt"):
+        vectors.save(tmp_path / "v.npz")
+    for ending in ("txt", "bin", "safetensors"):
+        with pytest.raises(FileNotFoundError):
+            WordVectors.load(tmp_path / f"none.{ending}")
+    with pytest.raises(ValueError, match="got a folder"):
+        WordVectors.load(tmp_path)
+    spaced = WordVectors(("a b",), np.ones((1, 2), np.float32))
+    with pytest.raises(ValueError, match="white space"):
+        spaced.save(tmp_path / "v.txt")
+    assert not (tmp_path / "v.txt").exists()
+    spaced.save(tmp_path / "v.safetensors")
+    assert WordVectors.load(tmp_path / "v.safetensors").words == ("a b",)
+    with pytest.raises(ValueError, match="a vector for each of 2 words"):
+        WordVectors(("a", "b"), np.ones((1, 2), np.float32))
+
+
+def test_neighbours_and_analogies_follow_directions():
+    # Axes: royal, male, rest. Lengths differ, and must not matter.
+    table = {"king": (1, 1, 0), "queen": (1, -1, 0), "man": (0, 3, 0.1), "woman": (0, -2, 0.1), "car": (-1, 0, 5)}
+    vectors = WordVectors(tuple(table), np.array(list(table.values()), np.float32))
+    assert vectors.neighbors("king", 1)[0][0] == "man"
+    assert vectors.analogy("man", "woman", "king", 1)[0][0] == "queen"
+    assert len(vectors.neighbors("king", 99)) == 4
+    assert "King" in vectors
+    np.testing.assert_array_equal(vectors["KING"], vectors["king"])
+    with pytest.raises(ValueError, match=r"'quean' is none of the 5 words .* Near in spelling: queen"):
+        vectors.neighbors("quean")
+    with pytest.raises(ValueError, match="1 word or more"):
+        vectors.neighbors("king", 0)
