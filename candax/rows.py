@@ -52,7 +52,7 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     flat = ids.reshape(-1)
     n = flat.shape[0]
     slots = jnp.arange(n, dtype=jnp.int32)
-    by_id, origin = jax.lax.sort((jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), slots), num_keys=1)
+    by_id, origin = _sorted_with_origin(jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), num_rows)
     first = jnp.concatenate([jnp.ones(min(n, 1), bool), by_id[1:] != by_id[:-1]])
     slot = jnp.cumsum(first, dtype=jnp.int32) - 1
     # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
@@ -60,6 +60,18 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     unique = (num_rows + slots).at[target].set(by_id, mode="drop", indices_are_sorted=False)
     positions = jnp.zeros(n, jnp.int32).at[origin].set(slot, unique_indices=True)
     return UniqueRows(unique, positions.reshape(ids.shape))
+
+
+def _sorted_with_origin(ids: Int[Array, "n"], largest: int) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
+    """Ids from 0 to ``largest`` in rising order, and where each stood before."""
+    n = ids.shape[0]
+    bits = max(1, (n - 1).bit_length())
+    if (largest + 1) << bits > 1 << 32:
+        by_id, origin = jax.lax.sort((ids, jnp.arange(n, dtype=jnp.int32)), num_keys=1)
+        return by_id, origin
+    # Both in one integer: sorting one array of numbers is several times as quick on a CPU as sorting pairs.
+    packed = jnp.sort((ids.astype(jnp.uint32) << bits) | jnp.arange(n, dtype=jnp.uint32))
+    return (packed >> bits).astype(jnp.int32), (packed & ((1 << bits) - 1)).astype(jnp.int32)
 
 
 def gather_rows(table: Array, ids: Int[Array, "U"]) -> Array:

@@ -16,6 +16,7 @@ from candax.losses.common import (
     mean_over_labels,
     minus_log_expected_count,
     reduce_over_samples,
+    softplus,
     without_hits,
     zero_without_labels,
 )
@@ -29,12 +30,13 @@ def _sigmoid(
     *,
     reduction: Reduction = "sum",
     positive_weight: Float[Array, "B"] | float = 1.0,
+    sample_weight: float = 1.0,
 ) -> Float[Array, "B"]:
-    """``-w mean_y log sigmoid(o_y) - sum_s log sigmoid(-o_s)`` over the unmasked; 0 without labels."""
+    """``-w mean_y log sigmoid(o_y) - v sum_s log sigmoid(-o_s)`` over the unmasked; 0 without labels."""
     check_choice("reduction", reduction, Reduction)
-    positive = mean_over_labels(jax.nn.softplus(-jnp.where(true_mask, true, 0.0)), true_mask)
-    negative = reduce_over_samples(jax.nn.softplus(jnp.where(keep, sampled, 0.0)), keep, reduction)
-    return zero_without_labels(positive_weight * positive + negative, true_mask)
+    positive = mean_over_labels(softplus(-jnp.where(true_mask, true, 0.0)), true_mask)
+    negative = reduce_over_samples(softplus(jnp.where(keep, sampled, 0.0)), keep, reduction)
+    return zero_without_labels(positive_weight * positive + sample_weight * negative, true_mask)
 
 
 def nce(
@@ -79,7 +81,7 @@ def nce(
 
 
 def negative_sampling(
-    logits: SampledLogits, *, reduction: Reduction = "sum", remove_hits: bool = True
+    logits: SampledLogits, *, reduction: Reduction = "sum", sample_weight: float = 1.0, remove_hits: bool = True
 ) -> Float[Array, "B"]:
     r"""Negative sampling (word2vec): binary cross-entropy without any correction.
 
@@ -92,13 +94,15 @@ def negative_sampling(
     Args:
         logits: see ``SampledLogits``. Expected counts are not used.
         reduction: "sum" over the samples (word2vec) or their "mean" (over the samples that are not removed).
+        sample_weight: of the samples beside the true class. With "mean" and the weight k a shared set of any size
+            stands for word2vec's k draws of each example's own, and the optimum is that of the sum with k draws.
         remove_hits: leave sampled classes out that are labels of the example.
 
     Returns:
         Nats an example, float32 [B]; 0 for examples without labels.
 
     Raises:
-        ValueError: if ``reduction`` is neither.
+        ValueError: if ``reduction`` is neither, or ``sample_weight`` is not positive.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -114,8 +118,12 @@ def negative_sampling(
         4; the mean: Botev et al. (2017), equation 29; the optimum: Levy and Goldberg, Neural Word Embedding as Implicit
         Matrix Factorization (2014).
     """
+    if not 0 < sample_weight < float("inf"):
+        raise ValueError(f"expected a sample_weight above 0, got {sample_weight!r}.")
     keep = without_hits(logits) if remove_hits else logits.sampled_mask
-    return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, reduction=reduction)
+    return _sigmoid(
+        logits.true, logits.true_mask, logits.sampled, keep, reduction=reduction, sample_weight=sample_weight
+    )
 
 
 def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B"]:

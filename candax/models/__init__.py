@@ -10,8 +10,11 @@ from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection, recover
 from candax.models.tables import Constant, Table
 from candax.models.tower import HistoryTower
+from candax.models.windows import window_logits, window_sums
+from candax.models.word2vec import CBOW, SkipGram
 
 __all__ = [
+    "CBOW",
     "Classifier",
     "Constant",
     "DenseMLP",
@@ -22,6 +25,7 @@ __all__ = [
     "HistoryTower",
     "LinkEncoder",
     "RandomProjection",
+    "SkipGram",
     "SparseMLP",
     "Table",
     "draw_rows",
@@ -31,4 +35,6 @@ __all__ = [
     "score",
     "score_rows",
     "tables_of",
+    "window_logits",
+    "window_sums",
 ]

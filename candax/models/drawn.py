@@ -5,7 +5,8 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, KeyArray, Query, SampledLogits, Sampler, State, pytree, static_field
 from candax.cosines import as_scored
-from candax.models.heads import score
+from candax.models.heads import score, score_beside
+from candax.models.windows import window_logits
 from candax.rows import unique_rows
 
 
@@ -17,35 +18,54 @@ class Drawn:
         candidates: the draw.
         true_log_expected_count: of the labels, under this draw.
         ids: the distinct classes among labels and candidates; fillers are beyond every row, see ``unique_rows``.
-        true_at: positions of the labels among ``ids``.
+        true_at: positions of the labels among ``ids``; with ``in_runs`` those of the runs' words.
         sampled_at: positions of the candidates.
         normalized: the head is: its logits are cosines.
+        in_runs: labels are neighbours in runs of words, see ``draw_rows``.
     """
 
     candidates: Candidates
     true_log_expected_count: Float[Array, "B T"]
     ids: Int[Array, "n"]
-    true_at: Int[Array, "B T"]
+    true_at: Int[Array, "..."]
     sampled_at: Int[Array, "G S"]
     normalized: bool = static_field(default=False)
+    in_runs: bool = static_field(default=False)
 
 
-def draw_rows(sampler: Sampler, state: State, key: KeyArray, query: Query) -> Drawn:
-    """Draws candidates for a batch and finds the distinct class rows among them and its labels."""
+def draw_rows(
+    sampler: Sampler, state: State, key: KeyArray, query: Query, runs: Int[Array, "R L"] | None = None
+) -> Drawn:
+    """Draws candidates for a batch and finds the distinct class rows among them and its labels.
+
+    Args:
+        sampler: of the candidates.
+        state: the sampler's.
+        key: of this draw.
+        query: the batch as samplers see it.
+        runs: where labels are neighbours in runs of words, these (-1: no word): label t of the example ``r L + i`` is
+            -1 or the word at the t-th of the places ``i - w ... i - 1, i + 1 ... i + w`` of run r, with ``2 w = T``.
+            Rows are then read once a place instead of once a label.
+
+    Returns:
+        See ``Drawn``.
+    """
     labels = query.labels
+    true = labels if runs is None else runs
     candidates = sampler.sample(state, key, query)
     groups = candidates.ids.shape[0]
     true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
     true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
     sampled_ids = jnp.where(candidates.mask, candidates.ids, -1)
-    unique = unique_rows(jnp.concatenate([labels.reshape(-1), sampled_ids.reshape(-1)]), query.classes.num_classes)
+    unique = unique_rows(jnp.concatenate([true.reshape(-1), sampled_ids.reshape(-1)]), query.classes.num_classes)
     return Drawn(
         candidates,
         true_count,
         unique.ids,
-        unique.positions[: labels.size].reshape(labels.shape),
-        unique.positions[labels.size :].reshape(sampled_ids.shape),
+        unique.positions[: true.size].reshape(true.shape),
+        unique.positions[true.size :].reshape(sampled_ids.shape),
         query.classes.normalized,
+        runs is not None,
     )
 
 
@@ -63,14 +83,38 @@ def score_rows(
     Of a normalised head embeddings and rows are divided by their length here, so that gradients pass through that.
     """
     embeddings, vectors = (as_scored(part, drawn.normalized) for part in (embeddings, vectors))
-    return score(
+    sampled_vectors = vectors[drawn.sampled_at]
+    sampled_biases = None if biases is None else biases[drawn.sampled_at]
+    true_vectors, true_biases = vectors[drawn.true_at], None if biases is None else biases[drawn.true_at]
+    if not drawn.in_runs:
+        return score(
+            embeddings,
+            labels,
+            drawn.candidates,
+            drawn.true_log_expected_count,
+            true_vectors,
+            true_biases,
+            sampled_vectors,
+            sampled_biases,
+            num_classes=num_classes,
+        )
+    return score_beside(
+        _score_runs(embeddings, true_vectors, true_biases, labels.shape[1] // 2),
         embeddings,
         labels,
         drawn.candidates,
         drawn.true_log_expected_count,
-        vectors[drawn.true_at],
-        None if biases is None else biases[drawn.true_at],
-        vectors[drawn.sampled_at],
-        None if biases is None else biases[drawn.sampled_at],
+        sampled_vectors,
+        sampled_biases,
         num_classes=num_classes,
     )
+
+
+def _score_runs(
+    embeddings: Float[Array, "B dim"], vectors: Float[Array, "R L dim"], biases: Float[Array, "R L"] | None, window: int
+) -> Float[Array, "B T"]:
+    """Logits of the neighbours of every place."""
+    true = window_logits(embeddings.reshape(vectors.shape), vectors, window)
+    if biases is not None:
+        true += window_logits(jnp.ones((*biases.shape, 1)), biases[..., None], window)
+    return true.reshape(-1, 2 * window)

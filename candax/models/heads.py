@@ -125,11 +125,35 @@ def score(
     Returns:
         ``SampledLogits``, float32.
     """
-    batch_size, dim = embeddings.shape
-    groups, num_sampled = candidates.ids.shape
     true = jnp.einsum("bd,btd->bt", embeddings, true_vectors, preferred_element_type=jnp.float32)
     if true_biases is not None:
         true += true_biases
+    return score_beside(
+        true,
+        embeddings,
+        labels,
+        candidates,
+        true_log_expected_count,
+        sampled_vectors,
+        sampled_biases,
+        num_classes=num_classes,
+    )
+
+
+def score_beside(
+    true: Float[Array, "B T"],
+    embeddings: Float[Array, "B dim"],
+    labels: Int[Array, "B T"],
+    candidates: Candidates,
+    true_log_expected_count: Float[Array, "B T"],
+    sampled_vectors: Float[Array, "G S dim"],
+    sampled_biases: Float[Array, "G S"] | None,
+    *,
+    num_classes: int,
+) -> SampledLogits:
+    """``score`` where the logits of the true classes, float32, are known already."""
+    batch_size, dim = embeddings.shape
+    groups, num_sampled = candidates.ids.shape
     grouped = embeddings.reshape(groups, batch_size // groups, dim)
     sampled = jnp.einsum("gbd,gsd->gbs", grouped, sampled_vectors, preferred_element_type=jnp.float32)
     if sampled_biases is not None:

@@ -48,6 +48,7 @@ class Program(NamedTuple):
         init: ``(seed) -> TrainState`` from the model's values at the time of ``build``.
         step: ``(state, batch) -> (state, loss)``, jitted; the state given is donated and must not be used again.
             ``loss`` is the batch's, a float32 scalar on the device: the mean, unless ``build`` got another ``reduce``.
+            Where the batch has ``label_runs`` its labels are neighbours in runs of words, see ``models.draw_rows``.
         refresh: ``(state) -> state``, jitted and donated: rebuilds the sampler's state from all classes.
         embed: ``(state, batch) -> embeddings``, jitted, for prediction.
         classes: ``(state) -> Classes``: the output layer.
@@ -175,10 +176,12 @@ def build(
         )
         return _Objective(value, to_embeddings, None, _named(*to_tables))
 
-    def candidate_classes(state: TrainState, query: Query, embeddings: Array, key: KeyArray) -> _Objective:
+    def candidate_classes(
+        state: TrainState, query: Query, embeddings: Array, runs: Array | None, key: KeyArray
+    ) -> _Objective:
         assert sampler is not None
         labels, tables = query.labels, state.tables
-        drawn = draw_rows(sampler, state.sampler, key, query)
+        drawn = draw_rows(sampler, state.sampler, key, query, runs)
 
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
             return reduce(loss(score_rows(drawn, embeddings, labels, vectors, biases, num_classes=num_classes)))
@@ -198,7 +201,8 @@ def build(
         if sampler is None:
             objective = all_classes(state, embeddings, labels)
         else:
-            objective = candidate_classes(state, query, embeddings, key_sample)
+            runs = getattr(batch, "label_runs", None)
+            objective = candidate_classes(state, query, embeddings, runs, key_sample)
         head_rows: RowGradients = {name: (objective.ids, grad) for name, grad in objective.row_grads.items()}
         params_grad, table_grads = side.gradients(encoded, objective.embeddings_grad, head_rows, clip)
 

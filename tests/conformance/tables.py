@@ -274,6 +274,10 @@ LOSSES: dict[str, LossCase] = {
     "negative_sampling mean": LossCase(
         partial(losses.negative_sampling, reduction="mean", remove_hits=False), likelihood=False
     ),
+    "negative_sampling of each label": LossCase(
+        losses.each_label(partial(losses.negative_sampling, reduction="mean", sample_weight=5.0, remove_hits=False)),
+        likelihood=False,
+    ),
     "gbce": LossCase(losses.gbce, likelihood=False),
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),

@@ -1,0 +1,102 @@
+"""Windows over runs of words: a word and its neighbours scored, or averaged, without a gather for every pair.
+
+A *run* is L consecutive words. The neighbours of place i stand at i - w ... i - 1, i + 1 ... i + w, in this order in
+the last axis of size T = 2 w. Blocks of places are multiplied with the places they can reach, and the band of the
+product is what is wanted: one vector a place is read, instead of one a pair.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+# Places of a block: the product is (block + 2 w) / (2 w) times as large as its band, but quick.
+_BLOCK = 32
+
+
+def _reach(of_places: Float[Array, "R L dim"], window: int, block: int) -> Float[Array, "R n reach dim"]:
+    """For each block of places those it can reach, from ``window`` before it to ``window`` behind; zeros outside."""
+    runs, length, dim = of_places.shape
+    number = -(-length // block)
+    behind = number * block + block - length - window
+    padded = jnp.pad(of_places, ((0, 0), (window, max(behind, window)), (0, 0)))
+    first = padded[:, : number * block].reshape(runs, number, block, dim)
+    rest = padded[:, block : (number + 1) * block].reshape(runs, number, block, dim)
+    return jnp.concatenate([first, rest[:, :, : 2 * window]], axis=2)
+
+
+def _blocks(of_places: Float[Array, "R L last"], block: int) -> Float[Array, "R n block last"]:
+    runs, length, last = of_places.shape
+    padded = jnp.pad(of_places, ((0, 0), (0, -length % block), (0, 0)))
+    return padded.reshape(runs, -1, block, last)
+
+
+def _block_size(window: int) -> int:
+    return max(_BLOCK, 2 * window)
+
+
+def _without_centre(values: Shaped[Array, "... W"]) -> Shaped[Array, "... T"]:
+    window = values.shape[-1] // 2
+    return jnp.concatenate([values[..., :window], values[..., window + 1 :]], axis=-1)
+
+
+def window_logits(
+    embeddings: Float[Array, "R L dim"], vectors: Float[Array, "R L dim"], window: int
+) -> Float[Array, "R L T"]:
+    """Inner products of each place's embedding with the vectors of its neighbours: ``embeddings_i . vectors_{i + o}``.
+
+    Args:
+        embeddings: one a place.
+        vectors: one a place.
+        window: w, neighbours on either side.
+
+    Returns:
+        float32 logits, T = 2 w neighbours a place; 0 for neighbours outside of the run.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> run = jnp.array([[[1.0], [2.0], [3.0]]])
+        >>> window_logits(run, run, 1)[0].tolist()
+        [[0.0, 2.0], [2.0, 6.0], [6.0, 0.0]]
+    """
+    runs, length, _ = embeddings.shape
+    block = _block_size(window)
+    band = jnp.einsum(
+        "rnbd,rnwd->rnbw",
+        _blocks(embeddings, block),
+        _reach(vectors, window, block),
+        preferred_element_type=jnp.float32,
+    )
+    # One more column a row moves row i by i places, so that its neighbours stand in the first columns.
+    number, reach = band.shape[1], band.shape[3]
+    flat = jnp.pad(band.reshape(runs, number, block * reach), ((0, 0), (0, 0), (0, block)))
+    diagonals = flat.reshape(runs, number * block, reach + 1)[:, :length, : 2 * window + 1]
+    return _without_centre(diagonals)
+
+
+def window_sums(
+    weights: Float[Array, "R L T"], vectors: Float[Array, "R L dim"], window: int
+) -> Float[Array, "R L dim"]:
+    """Sums of the neighbours' vectors: ``sum_o weights_{i, o} vectors_{i + o}``.
+
+    Args:
+        weights: one a place and neighbour.
+        vectors: one a place.
+        window: w, neighbours on either side; T = 2 w.
+
+    Returns:
+        One sum a place.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> window_sums(jnp.ones((1, 3, 2)), jnp.array([[[1.0], [2.0], [4.0]]]), 1).ravel().tolist()
+        [2.0, 5.0, 2.0]
+    """
+    runs, length, _ = vectors.shape
+    block = _block_size(window)
+    with_centre = jnp.insert(weights, window, 0, axis=-1)
+    by_block = _blocks(with_centre, block)
+    number, reach = by_block.shape[1], block + 2 * window
+    # The way back of ``window_logits``: rows moved by their number become the band of a matrix.
+    wide = jnp.pad(by_block, ((0, 0), (0, 0), (0, 0), (0, reach + 1 - by_block.shape[3])))
+    band = wide.reshape(runs, number, block * (reach + 1))[:, :, : block * reach].reshape(runs, number, block, reach)
+    sums = jnp.einsum("rnbw,rnwd->rnbd", band, _reach(vectors, window, block))
+    return sums.reshape(runs, number * block, -1)[:, :length]

@@ -1,0 +1,73 @@
+"""Windows over runs, against plain loops; and training by runs against training by gathered labels."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import candax as cx
+
+
+@pytest.mark.parametrize(("length", "window"), [(70, 3), (5, 4), (40, 20)])
+def test_window_products_are_those_of_a_loop(length, window):
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 2, length, 4)).astype(np.float32)
+    weights = rng.normal(size=(2, length, 2 * window)).astype(np.float32)
+    logits, sums = np.zeros((2, length, 2 * window)), np.zeros((2, length, 4))
+    for i in range(length):
+        for slot, offset in enumerate([*range(-window, 0), *range(1, window + 1)]):
+            if 0 <= i + offset < length:
+                logits[:, i, slot] = np.sum(left[:, i] * right[:, i + offset], axis=1)
+                sums[:, i] += weights[:, i, slot, None] * right[:, i + offset]
+    left, right, weights = map(jnp.asarray, (left, right, weights))
+    np.testing.assert_allclose(cx.models.window_logits(left, right, window), logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(cx.models.window_sums(weights, right, window), sums, rtol=1e-5, atol=1e-5)
+
+
+class ByLabels(NamedTuple):
+    """A batch that does not say that its labels are neighbours."""
+
+    words: Any
+    labels: Any
+
+
+@pytest.mark.parametrize("use_biases", [False, True])
+def test_a_step_by_runs_is_the_step_by_labels(use_biases):
+    """Same tables, same candidates: that labels are neighbours changes how rows are read, and nothing else."""
+    text = cx.data.words_of("x", [[f"w{i * j % 23}" for j in range(1, 40)] for i in range(30)], min_count=1)
+    batch = cx.data.WindowBatches(text, 64, 0, window=3, run_length=32)[0, 0]
+    encoder = cx.models.SkipGram(text.num_words, 6, rngs=nnx.Rngs(0))
+    head = cx.models.Head(text.num_words, 6, use_biases=use_biases, rngs=nnx.Rngs(1))
+    model = cx.models.Classifier(encoder, head)
+    program = cx.training.build(
+        model,
+        sampler=cx.samplers.uniform(8, num_groups=2),
+        loss=cx.training.word2vec_loss(5),
+        optimizer=optax.sgd(0.5),
+    )
+    results = [program.step(program.init(0), one) for one in (batch, ByLabels(batch.words, batch.labels))]
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5)
+    for name, table in results[0][0].tables.items():
+        start = program.init(0).tables[name]
+        assert float(jnp.max(jnp.abs(table - start))) > 1e-3
+        np.testing.assert_allclose(table, results[1][0].tables[name], rtol=1e-4, atol=1e-6)
+
+
+def test_cbow_averages_the_neighbours():
+    encoder = cx.models.CBOW(9, 4, rngs=nnx.Rngs(0))
+    model = cx.models.Classifier(encoder, cx.models.Head(9, 4, use_biases=False, rngs=nnx.Rngs(1)))
+    neighbours = np.array([[[False, True], [True, True], [False, False]]])
+    batch = SimpleNamespace(words=np.array([[3, 4, 5]]), neighbours=neighbours)
+    words = np.asarray(encoder.words[...])
+    expected = [words[4], (words[3] + words[5]) / 2, np.zeros(4)]
+    np.testing.assert_allclose(model.embed(batch), expected, atol=1e-6)
+
+
+def test_sizes_below_one_are_refused():
+    for kind in (cx.models.CBOW, cx.models.SkipGram):
+        with pytest.raises(ValueError, match="num_words >= 1"):
+            kind(0, 4, rngs=nnx.Rngs(0))
