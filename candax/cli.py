@@ -1,4 +1,4 @@
-"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, and `candax experiment` for the larger runs."""
+"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, `word2vec` and others; see `candax --help`."""
 
 import contextlib
 import dataclasses
@@ -27,12 +27,16 @@ from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
 from candax.experiments.retrieval import Retrieval, retrieval
 from candax.experiments.train import Evaluate, Train, evaluate, train
+from candax.experiments.word2vec import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
 
 _RUN: dict[type, Callable[[Any], Any]] = {
     Compare: compare,
     Train: train,
     Evaluate: evaluate,
     Diagnose: diagnose,
+    Word2Vec: word2vec,
+    Neighbors: neighbors,
+    Analogy: analogy,
     Figure1: figure1,
     Figure2a: figure2a,
     Figure2b: figure2b,
@@ -82,6 +86,9 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Diagnose, tyro.conf.subcommand("diagnose")]
+    | Annotated[Word2Vec, tyro.conf.subcommand("word2vec")]
+    | Annotated[Neighbors, tyro.conf.subcommand("neighbors")]
+    | Annotated[Analogy, tyro.conf.subcommand("analogy")]
     | Annotated[Experiment, tyro.conf.subcommand("experiment")]
 )
 

@@ -101,7 +101,7 @@ def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsy
 def test_unknown_names_are_refused_with_the_choices(capsys):
     assert "'log_uniform'" in fails(capsys, "compare", "--samplers", "psychic")
     assert "Unrecognized options: --stepz, 3" in fails(capsys, "compare", "--stepz", 3)
-    assert "compare, train, evaluate, diagnose, experiment" in fails(capsys)
+    assert "compare, train, evaluate, diagnose, word2vec, neighbors, analogy, experiment" in fails(capsys)
     assert "'abc'" in fails(capsys, "train", "--steps", "abc")
     with pytest.raises(SystemExit) as exit_:
         run("--help")

@@ -30,15 +30,20 @@ def test_the_notebook_example_runs():
 
 
 def test_the_shorter_examples_run(tmp_path, monkeypatch):
-    """Margins, search, and classes over devices: each with what the first example left behind, in small."""
+    """Margins, word vectors, search, devices: each with what the first example left behind, in small."""
     monkeypatch.chdir(tmp_path)
-    margins, search, devices, million, many = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
+    margins, words, search, devices, million, many = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
     rng = np.random.default_rng(0)
     classes = cx.Classes(jnp.asarray(rng.normal(size=(3000, 8)), jnp.float32), None, None, jnp.int32(3000))
     names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
     exec(search, names)
     assert names["ids"].shape == (4, 100)
     assert (tmp_path / "index.npz").exists()
+    text = cx.data.words_of("x", [["append", "pop", "extend", "list"]] * 200, min_count=1)
+    monkeypatch.setattr(cx.data, "text_words", lambda: text)
+    exec(words, names)
+    assert len(names["trained"].vectors.words) == 4
+    assert (tmp_path / "vectors.bin").exists()
     exec(margins, names)
     encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
     names["model"] = cx.models.Classifier(encoder, cx.models.Head(5000, 8, normalized=True, rngs=nnx.Rngs(1)))

@@ -11,13 +11,18 @@ from candax.training.retrieval import evaluate_retrieval, exact_search, index_se
 from candax.training.shards import class_mesh
 from candax.training.step import Program, TrainState, build
 from candax.training.verification import Verification, cosines, rank_1, verification
+from candax.training.word2vec import Trained, train_word2vec, word2vec_batches, word2vec_loss, word2vec_program
+from candax.training.word_scores import Analogies, Similarity, word_analogies, word_similarity
 
 __all__ = [
+    "Analogies",
     "BatchSource",
     "Checkpoints",
     "Fitted",
     "Program",
+    "Similarity",
     "TrainState",
+    "Trained",
     "Verification",
     "build",
     "build_class_parallel",
@@ -33,5 +38,11 @@ __all__ = [
     "fit",
     "index_search",
     "rank_1",
+    "train_word2vec",
     "verification",
+    "word2vec_batches",
+    "word2vec_loss",
+    "word2vec_program",
+    "word_analogies",
+    "word_similarity",
 ]

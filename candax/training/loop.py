@@ -59,6 +59,7 @@ def fit(
     on_start: Callable[[], None] | None = None,
     description: str = "training",
     progress: bool = True,
+    unit: tuple[str, float] = ("examples", 1.0),
 ) -> Fitted:
     """Trains until step ``num_steps`` and returns the state and the log.
 
@@ -82,6 +83,7 @@ def fit(
         on_start: called once a folder has been accepted, before the first step.
         description: text before the progress bar.
         progress: whether to show the bar.
+        unit: what the bar counts a second, and how many of it an example stands for.
 
     Returns:
         ``Fitted(state, records)``.
@@ -104,7 +106,7 @@ def fit(
                 state = checkpoints.restore(state)
         start = int(state.step)
         log = MetricsLog(None if folder is None else Path(folder) / "metrics.jsonl", resumed_step=start)
-        bar = stack.enter_context(_Bar(description, start, num_steps, progress))
+        bar = stack.enter_context(_Bar(description, start, num_steps, progress, unit))
         feed = stack.enter_context(contextlib.closing(prefetch(_checked(program, batches, start, num_steps))))
         if on_start is not None:
             on_start()
@@ -207,14 +209,15 @@ class _Clock:
 
 
 class _Bar:
-    """A progress bar with loss, examples a second and time left."""
+    """A progress bar with loss, examples (or what they stand for) a second and time left."""
 
-    def __init__(self, description: str, start: int, stop: int, visible: bool) -> None:
+    def __init__(self, description: str, start: int, stop: int, visible: bool, unit: tuple[str, float]) -> None:
+        name, self._each = unit
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[rate]} examples/s"),
+            TextColumn(f"loss {{task.fields[loss]}}  {{task.fields[rate]}} {name}/s"),
             TimeRemainingColumn(),
             disable=not visible,
         )
@@ -228,4 +231,4 @@ class _Bar:
         self._progress.stop()
 
     def show(self, step: int, loss: float, rate: float) -> None:
-        self._progress.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{rate:,.0f}")
+        self._progress.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{rate * self._each:,.0f}")

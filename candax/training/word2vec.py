@@ -1,0 +1,239 @@
+"""Word vectors from a text: what word2vec does, with any sampler and any loss."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from candax import losses, samplers
+from candax.base import Loss, SampledLogits, Sampler
+from candax.data import Words, WordVectors
+from candax.data.windows import Direction, WindowBatches
+from candax.models import CBOW, Classifier, Head, SkipGram
+from candax.training.loop import fit
+from candax.training.step import Program, TrainState, build
+
+# word2vec's code goes down to this share of the learning rate that it starts with.
+_LAST_RATE = 0.004
+# Times that one word may stand in a batch.
+_MOST_OFTEN = 16
+
+
+class Trained(NamedTuple):
+    """Word vectors, and the run that they come from.
+
+    Attributes:
+        vectors: of the words as inputs: those to use.
+        outputs: of the words as classes.
+        program: of the run.
+        state: after training.
+        records: the log of ``fit``.
+    """
+
+    vectors: WordVectors
+    outputs: WordVectors
+    program: Program
+    state: TrainState
+    records: list[dict[str, Any]]
+
+
+def word2vec_loss(k: float) -> Loss:
+    """Negative sampling as in word2vec: each pair of words against ``k`` draws, whatever the size of the shared set.
+
+    ``sum_y [-log sigmoid(o_y) - k mean_s log sigmoid(-o_s)]`` over the labels y of an example. Draws that are labels
+    stay in the sum (word2vec leaves out those that equal the label): the optimum with unigram noise is PMI - log k.
+
+    Args:
+        k: draws a pair.
+
+    Returns:
+        A loss.
+    """
+
+    def loss(logits: SampledLogits) -> Float[Array, "B"]:
+        return losses.negative_sampling(logits, reduction="mean", sample_weight=k, remove_hits=False)
+
+    return losses.each_label(loss)
+
+
+def word2vec_batches(text: Words, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> WindowBatches:
+    """Batches for ``train_word2vec``: ``WindowBatches`` with runs, and sizes that fit short texts too.
+
+    Args:
+        text: see ``Words``.
+        batch_size: places a batch; None: 1024, or less where an epoch would have fewer than 64 batches, or where one
+            word would stand in a batch more than 16 times: SGD adds up what all its places ask for, and with too many
+            the loss grows without bound.
+        seed: of the batches.
+        options: of ``WindowBatches``.
+
+    Returns:
+        The batches.
+
+    Raises:
+        ValueError: as ``WindowBatches``.
+    """
+    if batch_size is not None:
+        options.setdefault("run_length", _run_length(batch_size))
+        return WindowBatches(text, batch_size, seed, **options)
+    size = 1024
+    while size > 16 and len(text.ids) < 64 * size:
+        size //= 2
+    while True:
+        try:
+            batches = WindowBatches(text, size, seed, **{"run_length": _run_length(size), **options})
+        except ValueError:
+            if size <= 16:
+                raise
+        else:
+            kept = text.counts * batches.keep_probability
+            if size <= 16 or size * kept.max() <= _MOST_OFTEN * kept.sum():
+                return batches
+        size //= 2
+
+
+def _run_length(batch_size: int) -> int:
+    """The longest of a few that gives a batch 4 runs; else the batch is one run."""
+    return next(
+        (length for length in (256, 128, 64) if batch_size % length == 0 and batch_size >= 4 * length), batch_size
+    )
+
+
+def word2vec_program(
+    batches: WindowBatches,
+    num_steps: int,
+    *,
+    dim: int = 100,
+    k: float = 5,
+    num_sampled: int = 64,
+    power: float = 0.75,
+    sampler: Sampler | None = None,
+    loss: Callable[..., Float[Array, "B"]] | None = None,
+    optimizer: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
+    learning_rate: float = 0.025,
+    seed: int = 0,
+) -> tuple[Program, Classifier]:
+    """The program of word2vec on such batches, and its model.
+
+    Args:
+        batches: see ``word2vec_batches``.
+        num_steps: over which the learning rate falls, in a line, to 0.4 % of what it was.
+        dim: coordinates of a vector.
+        k: draws a pair of words, if ``loss`` is None.
+        num_sampled: classes that a run shares as candidates, if ``sampler`` is None.
+        power: of the frequencies that these are drawn by.
+        sampler: any other; None: unigram with a set for every run of the batch.
+        loss: any other, on examples with several labels (``losses.each_label`` counts each); None: ``word2vec_loss``.
+        optimizer: from a schedule of learning rates to an elementwise optax transformation; None: SGD whose rate is
+            that of a single pair, as in word2vec. (The step's gradients are means over the places of the batch.)
+        learning_rate: to start with.
+        seed: of the initial vectors.
+
+    Returns:
+        The program, and the model that ``Program.update_model`` writes to.
+
+    Raises:
+        ValueError: for numbers out of range.
+    """
+    if dim < 1 or not 0 < k < float("inf") or not 0 < learning_rate < float("inf"):
+        raise ValueError(f"expected dim >= 1, k > 0 and learning_rate > 0, got {dim}, {k} and {learning_rate}.")
+    text = batches.text
+    encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
+    counts = text.counts.astype(np.float32)
+    head = Head(text.num_words, dim, use_biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
+    head.vectors[...] = jnp.zeros_like(head.vectors[...])  # as in word2vec: no class is led by its initial value
+    if sampler is None:
+        sampler = samplers.unigram(num_sampled, power=power, num_groups=batches.batch_size // batches.run_length)
+    model = Classifier(encoder, head)
+    rate = learning_rate * batches.batch_size if optimizer is None else learning_rate
+    schedule = optax.linear_schedule(rate, rate * _LAST_RATE, max(1, num_steps))
+    program = build(
+        model,
+        sampler=sampler,
+        loss=word2vec_loss(k) if loss is None else loss,
+        optimizer=(optax.sgd if optimizer is None else optimizer)(schedule),
+    )
+    return program, model
+
+
+def train_word2vec(
+    text: Words,
+    *,
+    epochs: float = 5,
+    direction: Direction = "skipgram",
+    window: int = 5,
+    subsample: float = 1e-3,
+    batch_size: int | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    identity: dict[str, Any] | None = None,
+    checkpoint_every: int | None = None,
+    keep: int = 1,
+    on_start: Callable[[], None] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Trained:
+    """Trains word vectors on a text.
+
+    Args:
+        text: from ``data.text_words`` (files, or the standard library) or ``data.words_of`` (any sentences).
+        epochs: passes over the text.
+        direction: "skipgram" or "cbow".
+        window: the most words to either side; each place draws its own number from 1 to this.
+        subsample: share of the text from which on words are dropped at random, see ``WindowBatches``.
+        batch_size: places a batch, see ``word2vec_batches``.
+        seed: of everything random.
+        folder: for checkpoints and metrics, see ``fit``; a run that was killed goes on there. None: nothing is written.
+        identity: settings that a run which goes on must share; needed where ``options`` differ between runs.
+        checkpoint_every: steps between checkpoints.
+        keep: how many checkpoints are kept.
+        on_start: see ``fit``.
+        progress: whether to show a bar.
+        options: of ``word2vec_program``: ``dim``, ``k``, ``sampler``, ``loss``, ``optimizer``, ``learning_rate`` ...
+
+    Returns:
+        See ``Trained``.
+
+    Raises:
+        ValueError: if the text is too short, or a number is out of range.
+        FloatingPointError: when the loss is no longer finite.
+
+    Example:
+        >>> import candax as cx
+        >>> text = cx.data.words_of("tiny", [["to", "be", "or", "not", "to", "be"]] * 40, min_count=1)
+        >>> trained = cx.training.train_word2vec(text, epochs=1, dim=8, subsample=0, num_sampled=4, progress=False)
+        >>> trained.vectors.vectors.shape
+        (4, 8)
+    """
+    batches = word2vec_batches(
+        text, batch_size=batch_size, seed=seed, direction=direction, window=window, subsample=subsample
+    )
+    if not 0 < epochs < float("inf"):
+        raise ValueError(f"expected epochs above 0, got {epochs}.")
+    num_steps = max(1, round(epochs * batches.batches_per_epoch))
+    program, model = word2vec_program(batches, num_steps, seed=seed, **options)
+    state, records = fit(
+        program,
+        program.init(seed),
+        batches,
+        num_steps=num_steps,
+        folder=folder,
+        # The learning rate of every step depends on how many there are.
+        identity={"num_steps": num_steps, **(identity or {})},
+        checkpoint_every=checkpoint_every,
+        keep=keep,
+        log_every=200,
+        on_start=on_start,
+        description="words",
+        progress=progress,
+        unit=("words", text.total / (batches.batches_per_epoch * batches.batch_size)),
+    )
+    program.update_model(state)
+    inputs, outputs = (np.asarray(jax.device_get(t[...])) for t in (model.encoder.words, model.head.vectors))
+    return Trained(WordVectors(text.words, inputs), WordVectors(text.words, outputs), program, state, records)

@@ -1,0 +1,155 @@
+"""How well word vectors do: rank correlation with judgements of similarity, and analogies answered."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Bool, Float, Int64
+
+from candax.data import WordVectors
+
+_QUESTIONS_AT_A_TIME = 512
+
+
+class Similarity(NamedTuple):
+    """What vectors and people say about the same pairs of words.
+
+    Attributes:
+        spearman: rank correlation of cosines and judgements; NaN with fewer than two pairs.
+        cosines: of the pairs whose words have vectors.
+        judgements: of the same pairs.
+        skipped: pairs left out, for a word has no vector.
+    """
+
+    spearman: float
+    cosines: Float[np.ndarray, "pairs"]
+    judgements: Float[np.ndarray, "pairs"]
+    skipped: int
+
+
+class Analogies(NamedTuple):
+    """Answers to "a is to b as c is to ...".
+
+    Attributes:
+        right: whether the answer was right, for the questions whose four words are in the restricted vocabulary, by
+            section.
+        skipped: how many others there are, by section.
+    """
+
+    right: dict[str, Bool[np.ndarray, "asked"]]
+    skipped: dict[str, int]
+
+    @property
+    def asked(self) -> int:
+        """Questions asked."""
+        return sum(map(len, self.right.values()))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers among all questions asked; NaN if none was."""
+        return sum(int(right.sum()) for right in self.right.values()) / self.asked if self.asked else float("nan")
+
+
+def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Similarity:
+    """Spearman's rank correlation of cosines with the judgements of a file.
+
+    Args:
+        vectors: to be measured.
+        path: of lines ``word word number``, with tabs, spaces, commas or semicolons between; other lines are taken for
+            headings.
+
+    Returns:
+        See ``Similarity``. A word counts as it is written, or else in small letters.
+
+    Raises:
+        ValueError: if the file has no such line.
+        OSError: if it cannot be read.
+    """
+    pairs = [pair for line in _lines(path) if (pair := _pair(line)) is not None]
+    if not pairs:
+        raise ValueError(f"{path}: expected lines of two words and a number, found none.")
+    found = [(vectors.find(a), vectors.find(b), judgement) for a, b, judgement in pairs]
+    known = [(a, b, judgement) for a, b, judgement in found if a is not None and b is not None]
+    one, other = (np.array([pair[i] for pair in known], np.int64) for i in (0, 1))
+    judgements = np.array([judgement for *_, judgement in known])
+    cosines = np.sum(vectors.units[one] * vectors.units[other], axis=1).astype(np.float64)
+    return Similarity(spearman(cosines, judgements), cosines, judgements, len(pairs) - len(known))
+
+
+def spearman(a: Float[np.ndarray, "n"], b: Float[np.ndarray, "n"]) -> float:
+    """Spearman's rank correlation; NaN with fewer than two pairs, or where one side is constant.
+
+    Example:
+        >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 40.0, 20.0]))
+        0.5
+    """
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(scipy.stats.spearmanr(a, b).statistic)
+
+
+def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restrict: int = 30_000) -> Analogies:
+    """Answers analogies by 3CosAdd: the word of largest cosine with b - a + c, none of the three.
+
+    Args:
+        vectors: to be measured; the most frequent words first.
+        path: of lines of four words, in sections that a line ``: name`` opens (word2vec's questions-words.txt).
+        restrict: only this many first words can be asked for or answered.
+
+    Returns:
+        See ``Analogies``. A word counts as it is written, or else in small letters.
+
+    Raises:
+        ValueError: if the file has no question.
+        OSError: if it cannot be read.
+
+    Source: Mikolov, Yih, Zweig, Linguistic Regularities in Continuous Space Word Representations (2013).
+    """
+    if restrict < 4:
+        raise ValueError(f"expected to restrict the vocabulary to 4 words or more, got {restrict}.")
+    sections: dict[str, list[list[str]]] = {}
+    name = ""
+    for line in _lines(path):
+        if line.startswith(":"):
+            name = line[1:].strip()
+        elif len(words := line.split()) == 4:
+            sections.setdefault(name, []).append(words)
+    if not sections:
+        raise ValueError(f"{path}: expected questions, lines of four words; found none.")
+    result = Analogies({}, {})
+    units = vectors.units[:restrict]
+    for name, questions in sections.items():
+        found = [[vectors.find(word) for word in question] for question in questions]
+        known = np.array([q for q in found if all(i is not None and i < restrict for i in q)], np.int64).reshape(-1, 4)
+        parts = [known[i : i + _QUESTIONS_AT_A_TIME] for i in range(0, len(known), _QUESTIONS_AT_A_TIME)]
+        result.right[name] = np.concatenate([np.zeros(0, bool), *(_is_right(units, part) for part in parts)])
+        result.skipped[name] = len(questions) - len(known)
+    return result
+
+
+def _is_right(units: Float[np.ndarray, "n dim"], questions: Int64[np.ndarray, "Q 4"]) -> Bool[np.ndarray, "Q"]:
+    a, b, c, wanted = questions.T
+    scores = (units[b] - units[a] + units[c]) @ units.T
+    np.put_along_axis(scores, questions[:, :3], -np.inf, axis=1)
+    return np.argmax(scores, axis=1) == wanted
+
+
+def _pair(line: str) -> tuple[str, str, float] | None:
+    for separator in ("\t", ";", ",", None):
+        parts: Sequence[str] = [part.strip() for part in line.split(separator)]
+        if len(parts) >= 3 and parts[0] and parts[1]:
+            try:
+                return parts[0], parts[1], float(parts[2])
+            except ValueError:
+                continue
+    return None
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        return [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text in UTF-8; {error}.") from error

@@ -1,0 +1,56 @@
+"""Scores on files of similarity and of analogies."""
+
+import numpy as np
+import pytest
+
+from candax.data import WordVectors
+from candax.training import word_analogies, word_similarity
+
+TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "car": (-1, 0)}
+
+
+@pytest.fixture
+def vectors():
+    return WordVectors(tuple(TABLE), np.array(list(TABLE.values()), np.float32))
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", ",", ";"])
+def test_similarity_is_the_correlation_of_ranks(tmp_path, vectors, separator):
+    path = tmp_path / "pairs.txt"
+    rows = [("King", "man", 9), ("king", "queen", 5), ("king", "car", 1), ("king", "crown", 8)]
+    lines = [f"word1{separator}word2{separator}score", *(separator.join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n\n")
+    found = word_similarity(vectors, path)
+    assert found.spearman == pytest.approx(1.0)
+    assert (len(found.cosines), found.skipped) == (3, 1)
+    np.testing.assert_allclose(found.cosines[0], np.sqrt(0.5), rtol=1e-6)
+    path.write_text(separator.join(("king", "man", "1")) + "\n" + separator.join(("king", "queen", "2")))
+    assert word_similarity(vectors, path).spearman == pytest.approx(-1.0)
+
+
+def test_analogies_count_what_is_asked_and_what_is_not(tmp_path, vectors):
+    path = tmp_path / "questions.txt"
+    path.write_text(
+        ": one\nMan Woman King Queen\nman woman queen king\nman king woman crown\n: two\nman king woman queen\n"
+    )
+    answers = word_analogies(vectors, path)
+    assert answers.asked == 3
+    assert answers.skipped == {"one": 1, "two": 0}
+    assert {name: right.tolist() for name, right in answers.right.items()} == {"one": [True, False], "two": [True]}
+    assert answers.accuracy == pytest.approx(2 / 3)
+    # With woman, the fourth word, out of reach nothing can be asked.
+    assert np.isnan(word_analogies(WordVectors(("x", *vectors.words), np.ones((6, 2))), path, restrict=4).accuracy)
+
+
+def test_files_of_something_else_are_refused(tmp_path, vectors):
+    path = tmp_path / "file.txt"
+    path.write_text("nothing here\n")
+    with pytest.raises(ValueError, match="two words and a number, found none"):
+        word_similarity(vectors, path)
+    with pytest.raises(ValueError, match="lines of four words; found none"):
+        word_analogies(vectors, path)
+    with pytest.raises(ValueError, match="4 words or more"):
+        word_analogies(vectors, path, restrict=3)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="UTF-8"):
+        word_similarity(vectors, path)
