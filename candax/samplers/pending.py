@@ -141,4 +141,5 @@ def latest(pending: Pending) -> tuple[Int[Array, "room"], Int[Array, "room"]]:
     by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, _NOWHERE), place), num_keys=2)
     last = jnp.concatenate([by_id[:-1] != by_id[1:], jnp.ones(1, bool)]) & (by_id < _NOWHERE)
     # Sorted again, those that count stand in front: others become large numbers that differ.
-    return jax.lax.sort((jnp.where(last, by_id, _NOWHERE - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
+    ids, place = jax.lax.sort((jnp.where(last, by_id, _NOWHERE - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
+    return ids, place
