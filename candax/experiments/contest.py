@@ -5,9 +5,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from candax import data, training
+from candax.base import never
 from candax.experiments import setup
 
 # Where precision is measured, as shares of the steps: early on more often, as that is where methods differ.
@@ -37,6 +39,9 @@ def train_measured(
 ) -> Measured:
     """Trains a program; measures it on the way at some steps, of which ``score`` makes the curve, and at the end."""
     points = {max(1, round(share * steps)) for share in _MEASURED_AT}
+    if program.schedule is not never:
+        # Compiled here, so that it is not on the clock either.
+        jax.block_until_ready(program.refresh(program.init(seed)))
     state, records = training.fit(
         program,
         program.init(seed),

@@ -85,7 +85,7 @@ class Configuration:
         )
 
 
-def _ours(sparsity: float, epochs: float, *, num_hashes: int = 8, update_every: int | None = None) -> Configuration:
+def _ours(sparsity: float, epochs: float, num_hashes: int = 8) -> Configuration:
     return Configuration(
         hash="simhash",
         num_hashes=num_hashes,
@@ -95,7 +95,7 @@ def _ours(sparsity: float, epochs: float, *, num_hashes: int = 8, update_every: 
         learning_rate=5e-3,
         epochs=epochs,
         groups=1,
-        update_every=update_every,
+        update_every=None,
     )
 
 
@@ -107,7 +107,7 @@ def _papers(num_hashes: int, num_tables: int, sparsity: float, batch_size: int, 
 CONFIGURATIONS: dict[Name, Configuration] = {
     "python-stdlib": _ours(0.04, 3),
     "yso-en": _ours(0.08, 1),
-    "acl-authors": _ours(0.02, 4, update_every=5),
+    "acl-authors": _ours(0.02, 8, num_hashes=12),
     "amazon-670k": _papers(6, 400, 0.05, 1024, 45),
     "wiki-325k": _papers(5, 300, 0.1, 256, 35),
     "odp": _papers(5, 150, 0.04, 128, 90),

@@ -12,10 +12,14 @@ form of the full softmax in the same run.
 The paper's claims: both LSH methods end at 93.8 % or more of full softmax's P@1, reach 90 % of it in about its number
 of epochs, and take 6.5 to 22 times less time an epoch; static samplers stay behind.
 
-Expected on python-stdlib (8 minutes on 2 cores): full softmax P@1 .408; top_k .413; LSH Embedding .362 and LSH Label
-.155, below the paper's range; frequency-based .404 and sampled softmax .407; near the logit .391, with a tail .407;
-sampling methods 4 to 7 times quicker an epoch, most of which is the encoder by then. Labels are skewed here, and static
-samplers that follow their frequency hard to beat.
+Expected on python-stdlib (5 to 8 minutes on 2 cores): full softmax P@1 .408; top_k .413; LSH Embedding .375 and LSH
+Label .354, below the paper's range; frequency-based .404, sampled softmax .406, NCE .403; near the logit .391, with a
+tail .406; static samplers 8 to 10 times quicker an epoch, LSH 5 to 8. Labels are skewed here, and static samplers
+that follow their frequency hard to beat.
+
+On yso-en (flat frequencies; 25 to 40 minutes): full .283, LSH Label .228, frequency-based .229, with a tail .202,
+sampled softmax .197, LSH Embedding .196, NCE .191, top_k .016. On acl-authors (an hour): full .099, frequency-based
+.096, LSH Label .083, LSH Embedding .070.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.
 """

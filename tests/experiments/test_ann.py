@@ -27,6 +27,7 @@ def tables_settings(tmp_path, **changes):
     )
 
 
+@pytest.mark.slow
 def test_tables_show_what_training_is_good_for(tmp_path):
     untrained, full, ann = ann_tables(tables_settings(tmp_path, methods=(), losses=("softmax",)))
     assert [(row.loss, row.method) for row in (untrained, full, ann)] == [
@@ -52,6 +53,7 @@ def test_tables_have_a_row_for_every_loss_and_method_once(tmp_path):
     assert found[0] == "softmax full_softmax"
 
 
+@pytest.mark.slow
 def test_recall_is_higher_where_more_is_seen(tmp_path):
     settings = ANNRecall(**SMALL, rate=1.0, epochs=1, sweeps=("hm_num",), hm_num=(0.1, 1.0), out=tmp_path)
     few, everything = ann_recall(settings)
@@ -112,6 +114,7 @@ def test_scale_trains_all_sizes_and_seeds(tmp_path):
     assert len(written(tmp_path, "scale")["rows"]) == 2
 
 
+@pytest.mark.slow
 def test_profile_times_every_part(tmp_path):
     settings = ANNProfile(
         **SMALL,
@@ -130,6 +133,7 @@ def test_profile_times_every_part(tmp_path):
     assert len(written(tmp_path, "profile")["profiles"]) == 2
 
 
+@pytest.mark.slow
 def test_methods_train_on_a_data_set_of_files(tmp_path, monkeypatch):
     monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
     tiny = lns_configurations.Configuration("simhash", 4, 4, 0.4, 16, 0.05, 30, dim=8)
