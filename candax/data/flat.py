@@ -48,7 +48,7 @@ def widest(counts: Int64[np.ndarray, "B"], most: int, num_slots: int) -> int:
 
     Example:
         >>> widest(np.array([1, 9, 5]), 8, 12)
-        5
+        6
     """
     low, high = 0, most
     while low < high:

@@ -95,6 +95,7 @@ def test_every_sweep_changes_what_it_names(tmp_path):
     assert rows[1].recall < 0.5
 
 
+@pytest.mark.slow
 def test_scale_trains_all_sizes_and_seeds(tmp_path):
     settings = ANNScale(
         **{**SMALL, "num_classes": 1},

@@ -160,16 +160,6 @@ def test_codes_follow_changed_rows(codes, near):
     assert int(moved.updates) == 1
 
 
-def test_updates_of_every_second_step_only():
-    classes = clustered()
-    index = ivf_index(num_centers=16, hm_num=300)
-    state = build(index, classes)
-    args = (jnp.array([5]), -classes.vectors[5:6], 2)
-    first = index.update(state, *args)
-    np.testing.assert_array_equal(first.codes, state.codes)
-    assert np.any(np.asarray(index.update(first, *args).codes) != np.asarray(state.codes))
-
-
 def test_what_an_update_moves_is_found_by_its_new_row():
     """The class stays in its list, so everything is visited; but only what seems best by its code is scored."""
     classes = dataclasses.replace(clustered(), biases=None)

@@ -30,7 +30,7 @@ def results(command: list[str], folder: Path, devices: int) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.parent.glob(f"{folder.name}.*.json"))]
 
 
-@pytest.mark.parametrize("kind", ["given", "made"])
+@pytest.mark.parametrize("kind", ["given", pytest.param("made", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
     together = results(["-m", "candax.training.launch", "2"], tmp_path / "two" / kind, 2)
     (alone,) = results([], tmp_path / "one" / kind, 4)

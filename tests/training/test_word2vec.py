@@ -23,7 +23,7 @@ def pairs_text(num_words=6, repeats=400, seed=0):
     return cx.data.words_of("pairs", sentences, min_count=1)
 
 
-@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_full_rank_vectors_reach_pmi_minus_log_k(k):
     text = pairs_text()
     trained = cx.training.train_word2vec(
