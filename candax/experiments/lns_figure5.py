@@ -7,6 +7,9 @@ Frequent classes are down-sampled until all that are left have between half of `
 training examples (``candax.data.flatten_labels``); then every method of ``lns_tables`` is trained on what is left, and
 the label frequencies before and after are drawn beside its curves. Hyperparameters are those of the data set before.
 
+Expected on python-stdlib (3 minutes on 2 cores; only 367 classes and 15 candidates are left, so this says little): full
+softmax P@1 .142, top_k .147, frequency-based .036, LSH Embedding and Label .032, NCE .020, sampled softmax .016.
+
 The paper's claims: static samplers, which count on a few frequent classes, fail; LSH does not care.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.5 and
