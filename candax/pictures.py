@@ -10,6 +10,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from candax.files import replacing
+
 
 @contextlib.contextmanager
 def save_picture(path: Path, *, columns: int, size: tuple[float, float], share_y: bool) -> Iterator[Any]:
@@ -26,8 +28,7 @@ def save_picture(path: Path, *, columns: int, size: tuple[float, float], share_y
         yield axes[0]
         for axis in axes[0]:
             axis.grid(alpha=0.3)
-        temporary = path.with_name(f".{path.name}")
-        figure.savefig(temporary, dpi=120, format="png")
-        temporary.replace(path)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=120, format="png")
     finally:
         plt.close(figure)

@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 import time
 import warnings
 import zipfile
@@ -24,6 +23,7 @@ import platformdirs
 from scipy.sparse import csr_array
 
 from candax.data.examples import Dataset, Examples
+from candax.files import UNFINISHED, replacing
 
 FORMAT = "candax-dataset-1"
 CACHE_VARIABLE = "CANDAX_CACHE"
@@ -75,6 +75,7 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
         >>> row = csr_array(np.ones((1, 1), dtype=np.float32))
         >>> tiny = Examples(row, row.astype(bool))
         >>> from unittest import mock
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
         ...     first = cached("tiny", "tiny", {"version": 1}, lambda: Dataset("tiny", tiny, tiny))
         ...     again = cached("tiny", "tiny", {"version": 1}, lambda: 1 / 0)
@@ -90,6 +91,7 @@ def cached_as(form: Form[T], name: str, identity: str, key: Mapping[str, object]
     Example:
         >>> from unittest import mock
         >>> form = Form(lambda numbers: {"numbers": numbers}, lambda arrays: arrays["numbers"])
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
         ...     first = cached_as(form, "numbers", "numbers", {}, lambda: np.arange(3))
         ...     again = cached_as(form, "numbers", "numbers", {}, lambda: 1 / 0)
@@ -167,17 +169,9 @@ def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] |
                 np.lib.format.write_array(member, array, allow_pickle=False)
     payload = buffer.getbuffer()
     manifest = {"format": FORMAT, "key": _plain(key), "bytes": len(payload), "digest": _digest(payload)}
-    descriptor, temporary = tempfile.mkstemp(prefix=path.stem + "-", suffix=".unfinished", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(manifest, sort_keys=True).encode() + b"\n")
-            file.write(payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(json.dumps(manifest, sort_keys=True).encode() + b"\n")
+        file.write(payload)
     if os.name == "posix":  # elsewhere a folder cannot be opened
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -239,7 +233,7 @@ DATASET: Form[Dataset] = Form(lambda dataset: _to_arrays(dataset), lambda arrays
 
 def _remove_abandoned(folder: Path) -> None:
     """Removes what killed processes left behind; whatever is younger may still be in the making."""
-    for path in folder.glob("*.unfinished"):
+    for path in folder.glob(f"*{UNFINISHED}"):
         try:
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                 path.unlink()

@@ -5,17 +5,17 @@ line, then for each word its letters, a space, and ``dim`` little-endian float32
 and the words as a JSON list in the metadata.
 """
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from jaxtyping import Float
+
+from candax.files import replacing
 
 _TEXT = (".txt", ".vec")
 _MOST_NUMBERS = 1 << 40
@@ -35,6 +35,7 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
         OSError: if the file cannot be written.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "vectors.txt")
         ...     write(path, ["up", "down"], np.array([[1.0], [-1.0]], np.float32))
@@ -44,16 +45,17 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
     path = Path(path)
     if path.suffix not in (*_TEXT, ".bin", ".safetensors"):
         raise ValueError(f"{path}: expected a file name that ends in .txt, .vec, .bin or .safetensors.")
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = np.ascontiguousarray(vectors, "<f4")
     if path.suffix == ".safetensors":
         about = {"format": "candax-word-vectors-1", "words": json.dumps(list(words))}
-        with _replacing(path) as file:
+        with replacing(path) as file:
             file.write(safetensors.numpy.save({"vectors": rows}, about))
         return
     for word in words:
         if not word or word.split() != [word]:
             raise ValueError(f"{path}: word2vec's formats cannot hold {word!r}: white space. Use .safetensors.")
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(f"{len(words)} {rows.shape[1]}\n".encode())
         for word, row in zip(words, rows, strict=True):
             if path.suffix == ".bin":
@@ -146,27 +148,3 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
             words.append(bytes(letters).lstrip(b"\n").decode())
             rows.append(np.frombuffer(row, "<f4"))
     return words, np.stack(rows).astype(np.float32) if rows else np.zeros((0, dim), np.float32)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator["tempfile._TemporaryFileWrapper[bytes]"]:
-    """A file to write, which takes its place when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False)  # noqa: SIM115
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(file.name, 0o666 & ~_umask())
-        os.replace(file.name, path)
-    except BaseException:
-        Path(file.name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    """The process's mask of permissions: a temporary file is its owner's alone, the finished one is as any other."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

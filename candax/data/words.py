@@ -17,6 +17,7 @@ from jaxtyping import Int32, Int64
 from candax.data.cache import cache_folder
 from candax.data.progress import progress_bar
 from candax.data.text import open_text, python_sentences
+from candax.files import replacing
 
 # Letters, digits and underscores; an apostrophe only within a word.
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -152,20 +153,13 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         return found
     sentences = _sentences(files, keep_case) if files else python_sentences()
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".unfinished", delete=False) as file:
-        try:
-            words = words_of(name, sentences, min_count=min_count, file=file)
-            about_ids = {"key": key, "words": words.words, "counts": words.counts.tolist(), "digest": words.digest}
-            text = json.dumps({**about_ids, "length": len(words.ids)}).encode()
-            # Behind the ids, with its own length as the last eight bytes: one file, complete or not there.
-            file.seek(0, os.SEEK_END)
-            file.write(text + len(text).to_bytes(8, "little"))
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, place)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with replacing(place) as file:
+        words = words_of(name, sentences, min_count=min_count, file=file)
+        about_ids = {"key": key, "words": words.words, "counts": words.counts.tolist(), "digest": words.digest}
+        text = json.dumps({**about_ids, "length": len(words.ids)}).encode()
+        # Behind the ids, with its own length as the last eight bytes.
+        file.seek(0, os.SEEK_END)
+        file.write(text + len(text).to_bytes(8, "little"))
     return words
 
 

@@ -58,14 +58,14 @@ def zero_without_labels(values: Float[Array, "B"], true_mask: Bool[Array, "B T"]
 
 @jax.custom_jvp
 def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """``log(1 + exp(x))`` for finite x, with sigmoid(x) as its derivative.
+    """``log(1 + exp(x))`` for finite x, with sigmoid(x) = exp(x - softplus(x)) as its derivative.
 
     ``jax.nn.softplus`` is right at infinities too, at more than twice the cost of a loss and its gradient.
     """
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
+softplus.defjvps(lambda tangent, value, x: tangent * jnp.exp(x - value))
 
 
 def check_choice(name: str, value: str, choices: object) -> None:

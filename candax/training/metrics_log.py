@@ -1,19 +1,16 @@
 """Metrics as JSON lines, one object a line, in a file that a killed run can continue."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from candax.files import replacing
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file's content in one step: readers see the old text or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 class MetricsLog:

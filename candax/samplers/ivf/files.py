@@ -1,7 +1,6 @@
 """An index in one file: arrays and static numbers as NumPy's ``npz``, written atomically, never pickled."""
 
 import json
-import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes
+from candax.files import replacing
 from candax.samplers.ivf.codes import Codebook
 from candax.samplers.ivf.index import IVFIndex, IVFState
 from candax.samplers.ivf.lists import Lists
@@ -51,15 +51,8 @@ def save_index(path: Path | str, index: IVFIndex, state: IVFState, classes: Clas
     header = {"format": _FORMAT, "index": index._asdict(), "normalized": state.normalized, "dtypes": dtypes}
     # NumPy's format knows no bfloat16: such arrays are written as integers of their size.
     written: dict[str, Any] = {name: _plain(array) for name, array in arrays.items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **written)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        np.savez(file, header=np.array(json.dumps(header)), **written)
 
 
 def load_index(path: Path | str) -> tuple[IVFIndex, IVFState, Classes | None]:
