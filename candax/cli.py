@@ -28,6 +28,7 @@ from candax.experiments.lns_tables import Tables, tables
 from candax.experiments.retrieval import Retrieval, retrieval
 from candax.experiments.train import Evaluate, Train, evaluate, train
 from candax.experiments.word2vec import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
+from candax.experiments.word2vec_questions import Word2VecQuestions, word2vec_questions
 
 _RUN: dict[type, Callable[[Any], Any]] = {
     Compare: compare,
@@ -47,6 +48,7 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Figure5: figure5,
     Retrieval: retrieval,
     Links: links,
+    Word2VecQuestions: word2vec_questions,
     ANNTables: ann_tables,
     ANNRecall: ann_recall,
     ANNScale: ann_scale,
@@ -65,6 +67,7 @@ _AnyExperiment = (
     | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
     | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
     | Annotated[Links, tyro.conf.subcommand("links")]
+    | Annotated[Word2VecQuestions, tyro.conf.subcommand("word2vec-questions")]
     | Annotated[ANNTables, tyro.conf.subcommand("ann-tables")]
     | Annotated[ANNRecall, tyro.conf.subcommand("ann-recall")]
     | Annotated[ANNScale, tyro.conf.subcommand("ann-scale")]

@@ -60,6 +60,30 @@ class Words:
         """All words, each as often as it occurs."""
         return int(self.counts.sum())
 
+    def sentences(self, start: int = 0, stop: int | None = None) -> Iterator[list[str]]:
+        """The sentences of the words from number ``start`` on up to ``stop``, those at the ends cut; None: of all.
+
+        Example:
+            >>> text = words_of("tiny", [["b", "a", "b"], ["b"]], min_count=1)
+            >>> list(text.sentences(1)), list(text.sentences(0, 2))
+            ([['a', 'b'], ['b']], [['b', 'a']])
+        """
+        number, sentence = 0, list[str]()
+        for first in range(0, len(self.ids), _TOKENS):
+            for i in self.ids[first : first + _TOKENS].tolist():
+                if i < 0 or number == stop:
+                    if sentence:
+                        yield sentence
+                    if number == stop:
+                        return
+                    sentence = []
+                    continue
+                if number >= start:
+                    sentence.append(self.words[i])
+                number += 1
+        if sentence:
+            yield sentence
+
 
 def words_of(
     name: str,

@@ -38,6 +38,18 @@ def test_files_are_read_alike_however_they_are_packed(tmp_path, suffix, opener):
     assert "The" in text_words([path], min_count=1, keep_case=True).words
 
 
+def test_sentences_can_be_cut_anywhere(monkeypatch):
+    monkeypatch.setattr(module, "_TOKENS", 4)
+    sentences = [["b", "a", "b"], ["b"], ["a", "a", "b", "b"]]
+    text = words_of("x", sentences, min_count=1)
+    assert list(text.sentences()) == sentences
+    words = "bab" + "b" + "aabb"
+    for start in range(9):
+        for stop in range(start, 10):
+            assert "".join(map("".join, text.sentences(start, stop))) == words[start:stop]
+    assert list(text.sentences(2, 5)) == [["b"], ["b"], ["a"]]
+
+
 def test_small_pieces_give_what_one_large_piece_gives(tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     lines = [" ".join(f"w{i * j % 17}" for j in range(1, i % 23 + 2)) for i in range(200)]

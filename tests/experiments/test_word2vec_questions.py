@@ -1,0 +1,163 @@
+"""`candax experiment word2vec-questions`: from a text to scores, tables and pictures."""
+
+import json
+
+import numpy as np
+import pytest
+
+from candax import training
+from candax.data import words_of
+from candax.experiments.word2vec_measures import Pairs, geometry, nearest, overlap, rank, rare_words, split
+from candax.experiments.word2vec_theory import fit, small_text, theory
+from candax.experiments.word2vec_variants import QUESTIONS
+from tests.commands import fails, run
+
+SMALL = ("--dim", 8, "--batch-size", 32, "--num-sampled", 8, "--subsample", 0, "--seeds", 0)
+
+
+def lines(number: int) -> list[str]:
+    """Of two topics: words of one never stand beside words of the other."""
+    rng = np.random.default_rng(0)
+    return [" ".join(f"{'ab'[i % 2]}{j}" for j in rng.geometric(0.2, 12) % 12) for i in range(number)]
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines(300)) + "\n")
+    return path
+
+
+def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
+    out, pairs = tmp_path / "run", tmp_path / "pairs.txt"
+    pairs.write_text("a1 a2 9\nb1 b3 8\na1 b1 1\na2 b2 2\n")
+    command = ("experiment", "word2vec-questions", text, "--out", out, "--questions", "learned", *SMALL)
+    command += ("--similarity", pairs)
+    run(*command)
+    assert "learned unigram" in capsys.readouterr().out
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["runs"]) == {"reference", "learned unigram"}
+    found = results["runs"]["reference"]["0"]
+    assert 0 < found["scores"]["mrr"] <= 1
+    assert -1 <= found["scores"]["pairs"] <= 1
+    assert found["words_per_second"] > 0
+    assert [point["step"] for point in found["curve"]][-1] == found["steps"]
+    assert (out / "learned.png").stat().st_size > 1000
+    # Started again it trains nothing, and writes the picture again.
+    (out / "learned.png").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "fit", lambda *a, **k: 1 / 0)
+        run(*command)
+    assert (out / "learned.png").exists()
+    assert json.loads((out / "results.json").read_text()) == results
+    assert "other settings: dim. Choose another --out" in fails(capsys, *command, "--dim", 9)
+
+    def diverges(*args, **options):
+        raise FloatingPointError("the loss is nan")
+
+    monkeypatch.setattr(training, "fit", diverges)
+    run(*command, "--seeds", 0, 1)
+    assert "(1 diverged)" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((out / "results.json").read_text())["runs"]["reference"]["1"] == {"diverged": "the loss is nan"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--dim", 0), "--dim of 1 or more, got 0"),
+        (("--epochs", 0), "--epochs above 0"),
+        (("--batch-size", 30), "multiple of 4, got 30"),
+        (("--max-words", 0), "--max-words of 1 or more"),
+        (("--max-words", 100), "too few to measure with"),
+        (("--similarity", "none.txt"), "none.txt"),
+        (("--seeds", -1), "numbers of 0 or more"),
+    ],
+)
+def test_wrong_settings_end_in_one_line(text, tmp_path, capsys, options, message):
+    out = tmp_path / "out"
+    assert message in fails(capsys, "experiment", "word2vec-questions", text, "--out", out, *options)
+    assert not out.exists()
+
+
+def test_held_out_words_are_not_trained_on():
+    text = words_of("x", [line.split() for line in lines(300)], min_count=1)
+    train, pairs = split(text, 3000, min_count=1, window=2, subsample=0)
+    assert train.total == 2940
+    assert len(pairs.words) > 40
+    # Neighbours are of one topic.
+    assert all(train.words[a][0] == train.words[b][0] for a, b in zip(*pairs, strict=True))
+
+
+def test_ranks_of_labels():
+    counts = np.array([8, 4, 2, 1])
+    everything = np.ones(4, bool)
+    inputs, outputs = np.eye(4, dtype=np.float32), 20 * np.roll(np.eye(4, dtype=np.float32), 1, axis=0)
+    # The best class of word 0 is word 1, and so on.
+    right, wrong = Pairs(np.arange(3), np.arange(1, 4)), Pairs(np.arange(3), np.arange(3))
+    assert rank(inputs, outputs, right, everything, counts).mrr == 1
+    assert rank(inputs, outputs, wrong, everything, counts).mrr < 0.6
+    # Logits that know nothing: frequency ranks the first word first.
+    found = rank(0 * inputs, outputs, Pairs(np.arange(4), np.zeros(4, int)), everything, counts)
+    assert found.mrr == 1
+    assert found.power > 0
+    # Among the last two words only, whose logits are equal: ranks between 1 and 2, or by frequency.
+    found = rank(0 * inputs, outputs, Pairs(np.arange(4), np.full(4, 3)), counts < 3, counts)
+    assert found == (pytest.approx(1 / 1.5), 0)
+    assert np.isnan(rank(np.nan * inputs, outputs, right, everything, counts).mrr)
+
+
+def test_geometry_and_neighbours():
+    vectors = np.array([[3.0, 0.1], [2.0, 0.0], [-0.1, 1.0]], np.float32)
+    found = geometry(vectors, -vectors[::-1], np.array([5, 3, 2]))
+    assert found[:2] == (1, -1)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert found.mean_cosine == pytest.approx(np.mean((units @ units.T)[~np.eye(3, dtype=bool)]), abs=1e-6)
+    near = nearest(vectors, k=1)
+    assert near.ravel().tolist() == [1, 0, 0]
+    assert overlap(near, np.array([[1], [0], [1]])) == pytest.approx(2 / 3)
+
+
+def test_rare_words_are_beyond_nine_tenths_of_the_text():
+    text = words_of("x", [["a"] * 80 + ["b"] * 9 + ["c"] * 8 + ["d"] * 3], min_count=1)
+    assert rare_words(text).tolist() == [False, False, True, True]
+
+
+def test_every_variant_belongs_to_a_question():
+    assert all(
+        question.values is None or len(question.values) == len(question.variants) for question in QUESTIONS.values()
+    )
+
+
+def chain() -> list[list[str]]:
+    """Sentences in which some words follow others more often than their frequencies say."""
+    rng = np.random.default_rng(0)
+    follows = rng.dirichlet(np.full(8, 0.7), 8)
+    words, now = [], 0
+    for _ in range(2500):
+        now = rng.choice(8, p=follows[now])
+        words.append(f"w{now}")
+    return [words[i : i + 50] for i in range(0, 2500, 50)]
+
+
+def test_inner_products_are_what_the_noise_predicts():
+    text = small_text(words_of("x", chain(), min_count=1), num_words=8)
+    found = theory(text, k=5, power=0.75, epochs=40, window=1, seed=0, batch_size=64)
+    assert found["fit"]["correlation"] > 0.98
+    assert abs(found["fit"]["slope"] - 1) < 0.15
+    assert found["fit"]["rmse"] < 0.7 * found["fit_pmi"]["rmse"]
+    with pytest.raises(ValueError, match="3 pairs of words"):
+        fit(np.zeros(2), np.zeros(2))
+
+
+@pytest.mark.slow
+def test_all_questions(text, tmp_path, capsys):
+    out = tmp_path / "run"
+    run("experiment", "word2vec-questions", text, "--out", out, *SMALL, "--theory-epochs", 5, "--seeds", 0, 1)
+    results = json.loads((out / "results.json").read_text())
+    for name, question in QUESTIONS.items():
+        assert (out / f"{name}.png").exists()
+        assert set(question.variants) <= set(results["runs"])
+    assert (out / "theory.png").exists()
+    assert set(results["overlap"]) == set(QUESTIONS["correction"].variants)
+    assert "RMSE to PMI - log k" in " ".join(capsys.readouterr().out.split())
