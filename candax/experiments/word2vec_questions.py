@@ -145,7 +145,9 @@ def _train(
         return found | {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
 
     def evaluate(state: training.TrainState) -> dict[str, Any]:
-        return scores(*(np.array(state.tables[name]) for name in ("encoder.words", "class_vectors")))
+        # On the way to divergence squares overflow; that is found out below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return scores(*(np.array(state.tables[name]) for name in ("encoder.words", "class_vectors")))
 
     batches = training.word2vec_batches(
         text,

@@ -2,14 +2,17 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from candax import training
+from candax.base import Classes, Query
 from candax.data import words_of
 from candax.experiments.word2vec_measures import Pairs, geometry, nearest, overlap, rank, rare_words, split
 from candax.experiments.word2vec_theory import fit, small_text, theory
-from candax.experiments.word2vec_variants import QUESTIONS
+from candax.experiments.word2vec_variants import QUESTIONS, Setting, options
 from tests.commands import fails, run
 
 SMALL = ("--dim", 8, "--batch-size", 32, "--num-sampled", 8, "--subsample", 0, "--seeds", 0)
@@ -123,10 +126,21 @@ def test_rare_words_are_beyond_nine_tenths_of_the_text():
     assert rare_words(text).tolist() == [False, False, True, True]
 
 
-def test_every_variant_belongs_to_a_question():
-    assert all(
-        question.values is None or len(question.values) == len(question.variants) for question in QUESTIONS.values()
-    )
+def test_variants_follow_the_setting():
+    setting = Setting(num_words=50, num_sampled=8, num_groups=4, labels=96, learning_rate=0.1)
+    for question in QUESTIONS.values():
+        assert question.values is None or len(question.values) == len(question.variants)
+        assert all({"num_sampled", "learning_rate"} <= set(options(variant, setting)) for variant in question.variants)
+    assert options("reference", setting) == {"num_sampled": 8, "learning_rate": 0.1}
+    assert options("k=1", setting) == {"num_sampled": 8, "learning_rate": 0.1, "k": 1}
+    assert options("k=100", setting) == {"num_sampled": 100, "learning_rate": pytest.approx(0.02), "k": 100}
+    classes = Classes(jnp.zeros((50, 2)), None, jnp.ones(50), jnp.int32(50))
+    query = Query(jnp.zeros((16, 2)), jnp.full((16, 8), 3), classes)
+    explicit = options("explicit power=1", setting)["sampler"]
+    drawn = explicit.sample(explicit.init(jax.random.key(0), classes), jax.random.key(1), query)
+    assert drawn.ids.shape == (4, 96)
+    with pytest.raises(KeyError):
+        options("x=1", setting)
 
 
 def chain() -> list[list[str]]:
