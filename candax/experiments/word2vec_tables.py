@@ -172,7 +172,7 @@ def _draw_theory(theory: dict[str, Any], seeds: Sequence[int], path: Path) -> No
             ends = [predicted.min(), predicted.max()]
             axis.plot(ends, ends, color="black", linewidth=1)
             fit = run["fit"]
-            axis.set(title=f"{case}: r = {fit['correlation']:.3f}, slope {fit['slope']:.2f}, RMSE {fit['rmse']:.3f}",
+            axis.set(title=f"{case}\nr = {fit['correlation']:.3f}, slope {fit['slope']:.2f}, RMSE {fit['rmse']:.3f}",
                      xlabel="predicted")  # fmt: skip
             axis.title.set_fontsize("medium")
             axis.legend(fontsize="small", loc="upper left")
