@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from candax.data.examples import Examples
 from candax.data.flat import FlatBatch, count_slots, flatten, widest
+from candax.data.positions import check_position
 
 _DEFAULT_SHARE = 0.995
 _DEFAULT_STEP = 8
@@ -94,12 +95,7 @@ class Batches:
 
     def __getitem__(self, position: tuple[int, int]) -> Batch | FlatBatch:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
-                f"got epoch {epoch}, index {index}"
-            )
+        epoch, index = check_position(position, self.batches_per_epoch)
         rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
         def at_random(positions: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from candax.data.batches import random_bits
+from candax.data.positions import check_position
 
 END = "</s>"
 # Lengths that batches are padded to: a compilation each, and on average a quarter of the places empty.
@@ -146,12 +147,7 @@ class SentenceBatches:
 
     def __getitem__(self, position: tuple[int, int]) -> SentenceBatch:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
-                f"got epoch {epoch}, index {index}"
-            )
+        epoch, index = check_position(position, self.batches_per_epoch)
         if self._last_order is None or self._last_order[0] != epoch:
             self._last_order = epoch, self._order(epoch)
         return sentence_batch(self.corpus, self._last_order[1][index])

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Integer, UInt64
 
+from candax.data.positions import check_position
+
 # Streams of the seed: what is drawn from one says nothing of another.
 _IDENTITY, _SAMPLE, _MAP, _ORDER = range(4)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -188,12 +190,7 @@ class IdentityBatches:
 
     def __getitem__(self, position: tuple[int, int]) -> IdentityBatch:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
-                f"got epoch {epoch}, index {index}"
-            )
+        epoch, index = check_position(position, self.batches_per_epoch)
         places = np.arange(index * self.batch_size, (index + 1) * self.batch_size, dtype=np.uint64)
         key = _key(self.seed, _ORDER, np.array([epoch]))
         chosen = _permuted(places, self.num_classes * self.samples_per_class, key)

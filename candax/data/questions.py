@@ -10,6 +10,7 @@ from jaxtyping import Int32, Int64
 
 from candax.data.batches import random_bits
 from candax.data.graphs import Graph, questions_of
+from candax.data.positions import check_position
 
 
 class QuestionBatch(NamedTuple):
@@ -61,12 +62,7 @@ class QuestionBatches:
 
     def __getitem__(self, position: tuple[int, int]) -> QuestionBatch:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
-                f"got epoch {epoch}, index {index}"
-            )
+        epoch, index = check_position(position, self.batches_per_epoch)
         if self._last_order is None or self._last_order[0] != epoch:
             bits = random_bits(self.seed, epoch, (0,), len(self._questions))
             self._last_order = epoch, np.argsort(bits, kind="stable")

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32, Int64
 
 from candax.data.batches import random_bits
+from candax.data.positions import check_position
 from candax.data.words import Words
 
 Direction: TypeAlias = Literal["skipgram", "cbow"]
@@ -120,12 +121,7 @@ class WindowBatches:
 
     def __getitem__(self, position: tuple[int, int]) -> SkipGramBatch | CBOWBatch:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
-                f"got epoch {epoch}, index {index}"
-            )
+        epoch, index = check_position(position, self.batches_per_epoch)
         if self._last_order is None or self._last_order[0] != epoch:
             bits = random_bits(self.seed, epoch, (_SHARDS,), len(self._batches_of_shard))
             order = np.argsort(bits, kind="stable")

@@ -13,7 +13,7 @@ from candax import losses, samplers
 from candax.base import Loss, Sampler
 from candax.experiments import ann_setup
 
-MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc"]
+MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "hf_softmax", "lsh_softmax", "partial_fc"]
 LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
 
 # Scale of cosines without a margin; the paper does not say it.
@@ -112,10 +112,16 @@ def knn_retrieval(sizes: Sizes) -> Sampler:
     return samplers.every(samplers.knn_label(k), sizes.graph_period)
 
 
+def forest_retrieval(sizes: Sizes) -> Sampler:
+    """What a hashing forest finds for every example, built anew every 1000 steps, or every epoch if that is less."""
+    return samplers.hashing_forest(sizes.k, near=sizes.near, schedule=min(1000, sizes.graph_period))
+
+
 # Those that find classes for every example; groups share what they find.
 RETRIEVALS: dict[str, Callable[[Sizes], Sampler]] = {
     "ann_softmax": ann_retrieval,
     "knn_softmax": knn_retrieval,
+    "hf_softmax": forest_retrieval,
     "lsh_softmax": lsh_retrieval,
 }
 
@@ -126,7 +132,14 @@ def grouped(found: Sampler, sizes: Sizes) -> Sampler:
 
 
 # All that table 3 compares, the reference first.
-METHODS: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
+METHODS: tuple[MethodName, ...] = (
+    "full_softmax",
+    "ann_softmax",
+    "knn_softmax",
+    "hf_softmax",
+    "lsh_softmax",
+    "partial_fc",
+)
 
 
 def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, Callable[..., Any]]:

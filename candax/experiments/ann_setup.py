@@ -148,11 +148,15 @@ def make_optimizer(problem: Problem) -> optax.GradientTransformation:
     return optax.adam(optax.cosine_decay_schedule(problem.settings.learning_rate, problem.num_steps))
 
 
-def make_program(problem: Problem, sampler: Sampler | None, loss: Callable[..., Any]) -> training.Program:
-    """A perceptron before a head of cosines, trained with Adam."""
+def make_program(
+    problem: Problem, sampler: Sampler | None, loss: Callable[..., Any], *, num_projected: int | None = None
+) -> training.Program:
+    """A perceptron before a head of cosines, trained with Adam; ``num_projected`` puts a random projection between."""
     settings, rngs = problem.settings, nnx.Rngs(problem.settings.seed)
-    encoder = models.DenseMLP(problem.test_inputs.shape[1], (settings.hidden,), settings.dim, rngs=rngs)
-    head = models.Head(settings.num_classes, settings.dim, normalized=True, rngs=rngs)
+    encoder: Any = models.DenseMLP(problem.test_inputs.shape[1], (settings.hidden,), settings.dim, rngs=rngs)
+    if num_projected is not None:
+        encoder = models.RandomProjection(encoder, settings.dim, num_projected, rngs=rngs)
+    head = models.Head(settings.num_classes, num_projected or settings.dim, normalized=True, rngs=rngs)
     model = models.Classifier(encoder, head)
     return training.build(model, sampler=sampler, loss=loss, optimizer=make_optimizer(problem))
 
@@ -163,10 +167,11 @@ def train(
     sampler: Sampler | None,
     loss: Callable[..., Any],
     *,
+    num_projected: int | None = None,
     evaluate: Callable[[training.Program, training.TrainState], dict[str, float]] | None = None,
 ) -> Trained:
     """Trains one method; ``evaluate`` is called on the way, off the clock."""
-    program = make_program(problem, sampler, loss)
+    program = make_program(problem, sampler, loss, num_projected=num_projected)
     if any(program.schedule(step) for step in range(problem.num_steps)):
         # Compiled before the clock starts, like the step.
         jax.block_until_ready(program.refresh(program.init(problem.settings.seed)))

@@ -7,7 +7,8 @@ of new ones (the other identity of a pair is the nearest of 64), rank-1 identifi
 distractors, and top-1 classification of new samples of the training classes. Table 3: all methods with ArcFace (scale
 64, margin .5), a tenth of the classes as candidates. Table 4: the softmax without a margin, ArcFace, CosFace (margin
 .4) and D-Softmax, each over all classes and with ANN Softmax, and D-Softmax's own two ways to compute less: B (the loss
-between classes of a tenth of the examples) and K (over a tenth of the classes, drawn uniformly).
+between classes of a tenth of the examples) and K (over a tenth of the classes, drawn uniformly). Random projection is
+measured by its short embeddings: cosines in few coordinates are not recovered to cosines in all.
 
 The paper's claims: with a tenth of the classes ANN Softmax is as accurate as all classes, under every margin; KNN
 Softmax too; LSH Softmax, hashing forests and Partial FC lose a little, random projection and D-Softmax-B and K more.
@@ -34,6 +35,8 @@ from candax.experiments.ann_methods import LossName, MethodName, Sizes
 from candax.pictures import save_picture
 from candax.training.metrics_log import write_atomically
 
+_PROJECTED = "random_projection"
+
 
 @dataclasses.dataclass(frozen=True)
 class ANNTables(ann_setup.Settings):
@@ -43,6 +46,8 @@ class ANNTables(ann_setup.Settings):
     """Methods of table 3."""
     losses: tuple[LossName, ...] = ("softmax", "arcface", "cosface", "d_softmax")
     """Losses of table 4."""
+    num_projected: int | None = None
+    """Coordinates that random projection leaves of --dim; None: a fifth (the paper: 100 of 512), 0: it has no row."""
     distractors: int = 50_000
     """Identities that those to be found are hidden among."""
     out: setup.Out = Path("runs/ann_tables")
@@ -60,6 +65,11 @@ class Row(ann_setup.Measured):
 
 def ann_tables(settings: ANNTables) -> list[Row]:
     """Runs the experiment and writes its files; returns the rows, the first one of an encoder that was not trained."""
+    projected = max(1, settings.dim // 5) if settings.num_projected is None else settings.num_projected
+    if not 0 <= projected <= settings.dim:
+        raise ValueError(
+            f"expected --num-projected of 0 to --dim, got {settings.num_projected} and {settings.dim} coordinates."
+        )
     problem = ann_setup.make_problem(settings, distractors=settings.distractors)
     sizes = ann_methods.sizes_of(settings, problem.batches.batches_per_epoch)
     out = setup.writable_folder(settings.out)
@@ -72,7 +82,8 @@ def ann_tables(settings: ANNTables) -> list[Row]:
     untrained = ann_setup.measure(problem, plain, plain.init(settings.seed))
     rows = [Row(**vars(untrained), loss="-", method="untrained", ms_per_step=0.0)]
     for loss, method, sampler, function in _plans(settings, sizes):
-        trained = ann_setup.train(problem, f"{loss}, {method}", sampler, function)
+        short = projected if method == _PROJECTED else None
+        trained = ann_setup.train(problem, f"{loss}, {method}", sampler, function, num_projected=short)
         measured = ann_setup.measure(problem, trained.program, trained.state)
         rows.append(Row(**vars(measured), loss=loss, method=method, ms_per_step=trained.ms_per_step))
         # After every model: a long run that is cut off leaves what it has.
@@ -92,6 +103,8 @@ def _plans(settings: ANNTables, sizes: Sizes) -> list[tuple[str, str, Sampler | 
     plans: list[tuple[str, str, Sampler | None, Callable[..., Any]]] = [
         (loss, name, *ann_methods.method(name, sizes, ann_methods.LOSSES[loss])) for loss, name in dict.fromkeys(pairs)
     ]
+    if settings.num_projected != 0 and settings.methods:
+        plans.append(("arcface", _PROJECTED, None, losses.over_all_classes(ann_methods.LOSSES["arcface"])))
     if "d_softmax" in settings.losses:
         of_some = losses.over_all_classes(functools.partial(losses.d_softmax_b, share=settings.rate))
         drawn = samplers.uniform(sizes.num_sampled, replacement=False)

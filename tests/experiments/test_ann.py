@@ -44,10 +44,10 @@ def test_tables_show_what_training_is_good_for(tmp_path):
 
 @pytest.mark.slow
 def test_tables_have_a_row_for_every_loss_and_method_once(tmp_path):
-    rows = ann_tables(tables_settings(tmp_path))
+    rows = ann_tables(tables_settings(tmp_path, num_projected=4))
     methods = [f"arcface {method}" for method in ann_methods.METHODS]
     others = [f"{loss} {m}" for loss in ("softmax", "cosface", "d_softmax") for m in ("full_softmax", "ann_softmax")]
-    variants = ["d_softmax d_softmax_b", "d_softmax d_softmax_k"]
+    variants = ["arcface random_projection", "d_softmax d_softmax_b", "d_softmax d_softmax_k"]
     found = [f"{row.loss} {row.method}" for row in rows[1:]]
     assert sorted(found) == sorted([*methods, *others, *variants])
     assert found[0] == "softmax full_softmax"
@@ -81,6 +81,7 @@ def test_every_sweep_changes_what_it_names(tmp_path):
         ("method", "full_softmax", None),
         ("method", "partial_fc", None),
         ("method", "ann_softmax", None),
+        ("method", "hf_softmax", None),
         ("method", "lsh_softmax", 2),
         ("num_groups", "ann_softmax", 1),
         ("num_groups", "ann_softmax", 4),
