@@ -59,6 +59,7 @@ def test_classes_never_seen_are_never_drawn_unless_smoothed(rows_2a):
     assert rows_2a["exact"]["length_of_unseen_vectors"] > 0.1
 
 
+@pytest.mark.slow
 def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(css_figure2b, "MARGINS", (0.0, 2.0, None))
     monkeypatch.setattr(css_figure2b, "CSS_SAMPLES", (1, 20))

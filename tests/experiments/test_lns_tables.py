@@ -37,6 +37,7 @@ def test_every_method_has_its_row_beside_full_softmax(dataset, tmp_path):
     assert matplotlib.image.imread(tmp_path / "out" / "figure4.png").shape[0] > 300
 
 
+@pytest.mark.slow
 def test_sweeps_change_one_setting_at_a_time(dataset, tmp_path):
     rows = sweeps(
         Sweeps(

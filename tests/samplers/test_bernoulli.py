@@ -95,6 +95,7 @@ def test_one_law_with_slots_for_too_few(num_slots: int) -> None:
     weights_of(bernoulli(5.0, power=0.2, num_slots=num_slots), make(), truth)
 
 
+@pytest.mark.slow
 def test_one_law_where_arrivals_would_overflow_their_buffer() -> None:
     """Probabilities that sum to 9 with room for two: rates are scaled down, certain classes beyond the head too."""
     sampler = bernoulli(probability=lambda classes: jnp.full(11, 0.95).at[:4].set(1.0), num_slots=2)

@@ -84,6 +84,7 @@ def test_with_tail_counts_and_masks() -> None:
         np.testing.assert_allclose(stated, np.where(np.isin(np.arange(NUM_CLASSES), head[b]), 1, 30 * q), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tail_per_example_under_a_shared_head() -> None:
     sampler = with_tail(uniform(3, replacement=False), bernoulli(4.0, num_groups=None))
     found = sampler.sample(sampler.init(START, CLASSES), jax.random.key(1), QUERY)

@@ -214,7 +214,10 @@ def compiled_step(num_classes, sampler):
 @pytest.mark.parametrize("replacement", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize(
     "sampler",
-    [cx.samplers.uniform, lambda n, **kw: cx.samplers.log_uniform(n, ids_ranked=True, **kw)],
+    [
+        pytest.param(cx.samplers.uniform, marks=pytest.mark.slow),
+        lambda n, **kw: cx.samplers.log_uniform(n, ids_ranked=True, **kw),
+    ],
     ids=["uniform", "log_uniform"],
 )
 def test_cost_does_not_grow_with_the_number_of_classes(sampler, replacement):
