@@ -154,6 +154,7 @@ def chain() -> list[list[str]]:
     return [words[i : i + 50] for i in range(0, 2500, 50)]
 
 
+@pytest.mark.slow
 def test_inner_products_are_what_the_noise_predicts():
     text = small_text(words_of("x", chain(), min_count=1), num_words=8)
     found = theory(text, k=5, power=0.75, epochs=40, window=1, seed=0, batch_size=64)
