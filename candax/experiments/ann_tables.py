@@ -13,6 +13,14 @@ measured by its short embeddings: cosines in few coordinates are not recovered t
 The paper's claims: with a tenth of the classes ANN Softmax is as accurate as all classes, under every margin; KNN
 Softmax too; LSH Softmax, hashing forests and Partial FC lose a little, random projection and D-Softmax-B and K more.
 
+Expected (about 15 minutes on 2 cores, two thirds of them the hashing forest): verification of an untrained encoder
+.596, else .944 to .961 with deviations of .01 over folds, so that it tells no method from another. Rank-1 and top-1
+with ArcFace: all classes .444 and .897, ANN .586 and .984, KNN .588 and .982, hashing forest .596 and .984, LSH .599
+and .978, Partial FC .485 and .896. ANN Softmax beside all classes: softmax .532 and .575 rank-1, CosFace .529 and .559,
+D-Softmax .553 and .553 (B .504, K .479). Random projection to 12 coordinates does not learn ArcFace (top-1 .003). So a
+tenth of the classes is enough if they are near ones, and random ones lose; hard candidates alone even help ArcFace. At
+3,000 classes the full softmax is the quicker (16.8 ms a step, ANN 29.0, Partial FC 6.8, hashing forest 615).
+
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.2.
 """
 
