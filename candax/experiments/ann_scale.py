@@ -12,6 +12,12 @@ softmax takes gigabytes and a graph of neighbours the square of it in time, only
 The paper's claims: ANN and KNN Softmax stay with the full softmax at any size; Partial FC, which draws at random, falls
 behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH Softmax somewhat less.
 
+Expected with --epochs 1 --min-steps 800 (13 minutes on 2 busy cores), mean of three seeds and their range: 1,000
+classes: all classes .989 (.985 to .995), ANN .984 (.974 to .991), KNN .974 (.967 to .983), Partial FC .958 (.952 to
+.966). 10,000 classes, where 800 steps are few: all classes .630 (.594 to .684), ANN .845 (.824 to .877), KNN .749 (.727
+to .786), Partial FC .626 (.567 to .690): near classes teach sooner than all of them. What remains after long training
+was not run.
+
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), table 6.
 """
 
