@@ -88,6 +88,7 @@ def links(settings: Links) -> list[side_by_side.Outcome]:
         on_the_way=lambda program, state: measure(some, program, state),
         at_end=lambda program, state: measure(asked, program, state),
         score="mrr",
+        out=out,
     )
     columns = {"mrr": "MRR", "hits_at_1": "H@1", "hits_at_3": "H@3", "hits_at_10": "H@10"}
     sizes = {"entities": graph.num_entities, "relations": graph.num_relations, "train": len(graph.train)}

@@ -84,6 +84,7 @@ def retrieval(settings: Retrieval) -> list[side_by_side.Outcome]:
         on_the_way=on_the_way,
         at_end=at_end,
         score="recall_at_10",
+        out=out,
     )
     best = max(range(len(outcomes)), key=lambda i: outcomes[i].figures["recall_at_10"])
     indexed = _by_index(settings, *states[best], dataset.test)

@@ -143,6 +143,7 @@ def run(
     on_the_way: Callable[[Program, TrainState], dict[str, float]],
     at_end: Callable[[Program, TrainState], dict[str, float]],
     score: str,
+    out: Path,
 ) -> list[Outcome]:
     """Trains every method on the same batches and measures all alike.
 
@@ -154,6 +155,7 @@ def run(
         on_the_way: measures a part of what is for testing, for the curve.
         at_end: measures all.
         score: which of the figures the curve is of.
+        out: folder, where results.json grows with every method.
 
     Returns:
         One outcome a method; speed-ups are None without full softmax among them.
@@ -180,12 +182,19 @@ def run(
         curve = [(step * epochs_a_step, seconds, value) for step, seconds, value in measured.curve]
         ms = 1e3 * measured.seconds_per_step
         outcomes.append(Outcome(method, number * epochs_a_step, ms, None, measured.seconds, measured.final, curve))
+        # After every method: a long run that is cut off leaves what it has.
+        _write(outcomes, out)
     full = next((outcome.ms_per_step for outcome in outcomes if outcome.method == "full_softmax"), None)
     if full is None:
         return outcomes
     return [
         dataclasses.replace(outcome, speedup_over_full=full / max(outcome.ms_per_step, 1e-9)) for outcome in outcomes
     ]
+
+
+def _write(outcomes: Sequence[Outcome], out: Path, **about: Any) -> None:
+    results = {**about, "methods": [dataclasses.asdict(outcome) for outcome in outcomes]}
+    write_atomically(out / "results.json", json.dumps(results, indent=1, default=str) + "\n")
 
 
 def report(
@@ -226,12 +235,7 @@ def report(
         )
     console = Console()
     console.print(table)
-    results = {
-        "data": data,
-        "settings": dataclasses.asdict(settings),
-        "methods": [dataclasses.asdict(outcome) for outcome in outcomes],
-    }
-    write_atomically(out / "results.json", json.dumps(results, indent=1, default=str) + "\n")
+    _write(outcomes, out, data=data, settings=dataclasses.asdict(settings))
     with save_picture(out / picture, columns=2, size=(13, 5.5), share_y=True) as axes:
         for i, outcome in enumerate(outcomes):
             epochs, seconds, values = zip(*outcome.curve, strict=True)
