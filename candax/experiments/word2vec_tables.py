@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from candax.experiments.word2vec_variants import QUESTIONS, Question
+from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName
 from candax.pictures import save_picture
 
 _TITLES = {
@@ -25,14 +25,16 @@ _GEOMETRY = {
 }
 
 
-def show(results: dict[str, Any], questions: Sequence[str], seeds: Sequence[int], out: Path, console: Console) -> None:
+def show(
+    results: dict[str, Any], questions: Sequence[QuestionName], seeds: Sequence[int], out: Path, console: Console
+) -> None:
     """Prints a table for each question and writes its picture, ``NAME.png``."""
     for name in questions:
         if name == "theory":
             console.print(_theory_table(results["theory"], seeds))
             _draw_theory(results["theory"], seeds, out / "theory.png")
             continue
-        question = QUESTIONS[name]  # type: ignore[index]
+        question = QUESTIONS[name]
         runs = {variant: _of_seeds(results["runs"][variant], seeds) for variant in question.variants}
         measures = _measures(runs)
         if not measures:
