@@ -23,6 +23,7 @@ from candax.experiments.diagnose import Diagnose, diagnose
 from candax.experiments.links import Links, links
 from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
 from candax.experiments.lns_figure5 import Figure5, figure5
+from candax.experiments.lns_staleness import LNSStaleness, lns_staleness
 from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
 from candax.experiments.retrieval import Retrieval, retrieval
@@ -46,6 +47,7 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Sweeps: sweeps,
     LNSFigure3: lns_figure3,
     Figure5: figure5,
+    LNSStaleness: lns_staleness,
     Retrieval: retrieval,
     Links: links,
     Word2VecQuestions: word2vec_questions,
@@ -65,6 +67,7 @@ _AnyExperiment = (
     | Annotated[Sweeps, tyro.conf.subcommand("lns-sweeps")]
     | Annotated[LNSFigure3, tyro.conf.subcommand("lns-figure3")]
     | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
+    | Annotated[LNSStaleness, tyro.conf.subcommand("lns-staleness")]
     | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
     | Annotated[Links, tyro.conf.subcommand("links")]
     | Annotated[Word2VecQuestions, tyro.conf.subcommand("word2vec-questions")]

@@ -6,8 +6,9 @@ import json
 import matplotlib.image
 import pytest
 
-from candax.experiments import lns_configurations, lns_methods
+from candax.experiments import lns_configurations, lns_methods, lns_staleness
 from candax.experiments.lns_figure5 import Figure5, figure5
+from candax.experiments.lns_staleness import LNSStaleness
 from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
 from tests.commands import write_dataset
@@ -81,3 +82,23 @@ def test_flattened_data_are_trained_on(dataset, tmp_path):
     assert "tiny-uniform" in about
     for name in ("figure4", "frequencies"):
         assert matplotlib.image.imread(tmp_path / "out" / f"{name}.png").shape[0] > 300
+
+
+@pytest.mark.slow
+def test_recall_is_measured_for_every_way_to_keep_tables(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(lns_staleness, "_NEAR", ("vector",))
+    settings = LNSStaleness(dataset=dataset, after=(5, 2), steps=20, every=10, top_k=3, num_batches=2)
+    found = lns_staleness.lns_staleness(dataclasses.replace(settings, out=tmp_path / "out"))
+    assert list(found) == [2, 5]
+    for results in found.values():
+        assert list(results) == [f"near vector, {kept}" for kept in lns_staleness._KEPT]
+        for result in results.values():
+            assert result.steps.tolist() == [0, 10, 20]
+            assert result.lost.value[0] == 0
+    written = json.loads((tmp_path / "out" / "results.json").read_text())["after"]
+    assert list(written["2"]) == list(found[2])
+    assert matplotlib.image.imread(tmp_path / "out" / "after_5.png").shape[0] > 300
+    with pytest.raises(ValueError, match="num-batches"):
+        lns_staleness.lns_staleness(dataclasses.replace(settings, num_batches=1))
+    with pytest.raises(ValueError, match="--after"):
+        lns_staleness.lns_staleness(dataclasses.replace(settings, after=(0,)))
