@@ -69,7 +69,7 @@ QUESTIONS: dict[QuestionName, Question] = {
         (REFERENCE, "in-batch", "explicit power=1", "explicit power=.75"),
     ),
     "hard": Question("hard negatives: words whose vectors lie near the input's", (REFERENCE, "lsh", "lsh+unigram")),
-    "learned": Question("a learned sampler", (REFERENCE, "learned unigram")),
+    "learned": Question("a learned sampler", (REFERENCE, "learned unigram", "nce", "learned clusters+nce")),
     "correction": Question("corrections for the noise", (REFERENCE, "nce", "css", "sampled softmax")),
 }
 QUESTIONS["draws"] = QUESTIONS["draws"]._replace(variants=tuple(f"draws={n}" for n in _DRAWS))
@@ -143,11 +143,21 @@ def _corrected(loss: Loss) -> Callable[[Setting], dict[str, Any]]:
     }
 
 
-def _nce(setting: Setting) -> dict[str, Any]:
+def _nce_loss(setting: Setting) -> Loss:
     def loss(logits: SampledLogits) -> Any:
         return losses.nce(logits, log_normalizer=math.log(setting.num_words))
 
-    return _corrected(loss)(setting)
+    return losses.each_label(loss)
+
+
+def _nce(setting: Setting) -> dict[str, Any]:
+    return {"sampler": _unigram(setting, setting.num_sampled, 0.75), "loss": _nce_loss(setting)}
+
+
+def _learned_clusters(setting: Setting) -> dict[str, Any]:
+    # Noise that follows the input must be corrected for: the nearer it comes to the text, the less is there to tell.
+    sampler = samplers.learned_clusters(setting.num_sampled, num_groups=setting.num_groups)
+    return {"sampler": sampler, "loss": _nce_loss(setting)}
 
 
 _SWEEPS: dict[str, Callable[[Setting, float], dict[str, Any]]] = {
@@ -165,6 +175,7 @@ _VARIANTS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "learned unigram": lambda setting: {
         "sampler": samplers.learned_unigram(setting.num_sampled, num_groups=setting.num_groups)
     },
+    "learned clusters+nce": _learned_clusters,
     "nce": _nce,
     "css": _corrected(losses.css),
     "sampled softmax": _corrected(losses.sampled_softmax),

@@ -7,6 +7,7 @@ from candax.samplers.hashing_forest import hashing_forest
 from candax.samplers.in_batch import in_batch
 from candax.samplers.ivf import ivf_bq, ivf_index, load_index, save_index
 from candax.samplers.knn_label import knn_label
+from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
 from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_top_k, simhash
@@ -26,6 +27,7 @@ __all__ = [
     "ivf_bq",
     "ivf_index",
     "knn_label",
+    "learned_clusters",
     "learned_unigram",
     "load_index",
     "log_uniform",

@@ -152,6 +152,12 @@ SAMPLERS: dict[str, SamplerCase] = {
         lambda g: samplers.bernoulli(9.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g), slow=True
     ),
     "in_batch": SamplerCase(lambda g: of_equal_counts(samplers.in_batch(num_groups=g)), random=False, num_valid=6),
+    "learned_clusters": SamplerCase(
+        lambda g: after_updates(
+            samplers.learned_clusters(6, num_clusters=4, static_share=0.2, learning_rate=0.2, num_groups=g)
+        ),
+        slow=True,
+    ),
     "learned_unigram": SamplerCase(
         lambda g: after_updates(samplers.learned_unigram(6, memory=16, uniform_share=0.5, num_groups=g)), slow=True
     ),

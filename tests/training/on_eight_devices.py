@@ -88,6 +88,7 @@ SLOW = {
     "a set an example": (samplers.unigram(4, num_groups=None), losses.nce, {}),
     "arcface over all classes": (None, losses.over_all_classes(ARCFACE), {"model": normalized_model}),
     "learned_unigram": (samplers.learned_unigram(4, memory=16, uniform_share=0.5), losses.css, {}),
+    "learned_clusters": (samplers.learned_clusters(4, num_clusters=3), losses.css, {}),
     "knn_label": (samplers.knn_label(2, num_groups=1), losses.subset_softmax, {}),
     "top_k": (samplers.top_k(2), losses.subset_softmax, {}),
     "hashing_forest": (samplers.hashing_forest(2, num_trees=4, leaf_size=4), losses.subset_softmax, {}),
