@@ -13,8 +13,8 @@ Skip-gram is trained once for every variant and seed; variants that several ques
 * in_batch: the neighbours of other words in the batch as noise, against as many explicit draws.
 * hard: for every place up to 8 words whose vectors lie near the word's (LSH), alone and beside 8 of noise;
   labels are taken out. ``hard.png`` shows scores on the way: from when on they help.
-* learned: noise whose frequencies are learned from the stream; and a small generator that is trained beside the model to
-  propose what looks like a word's neighbours (``learned_clusters``), under NCE, which corrects for it.
+* learned: noise whose frequencies are learned from the stream; and a small generator that is trained beside the model
+  to propose what looks like a word's neighbours (``learned_clusters``), under NCE, which corrects for it.
 * correction: NCE, complementary sum sampling and sampled softmax beside negative sampling, with the same draws.
 * theory: with as many coordinates as words, inner products against log(P(w, c) / (P(w) q(c) k)), which is PMI - log k
   for unigram noise, and shifted by the log of the noise else.
