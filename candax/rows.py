@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from candax.base import KeyArray, State
 from candax.rounding import Rounding, check_rounding, stochastic_round, wide
 
-# Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. The optimizer works
-# through the used slots in chunks of this many rows.
+# Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
+# than this, the optimizer works through the used slots in chunks of about half as many rows.
 _CHUNK = 1024
 
 
@@ -206,16 +206,17 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
             new_table, new_state = update_some(grads, state, table, ids, per_row, key, first_row)
             return RowUpdate(new_table, new_state, gather_rows(new_table, ids))
         asked = ids.shape[0]
-        grads, ids = _whole_chunks(grads, ids, table.shape[0])
+        size = _chunk_size(asked)
+        grads, ids = _whole_chunks(grads, ids, table.shape[0], size)
 
         def update_chunk(i: Array, tables: tuple[Array, State]) -> tuple[Array, State]:
             # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
             old = jax.tree.map(lambda old, now, follows: now if follows else old, state, tables[1], per_row)
-            some = [jax.lax.dynamic_slice_in_dim(a, i * _CHUNK, _CHUNK) for a in (grads, ids)]
+            some = [jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids)]
             return update_some(some[0], old, tables[0], some[1], per_row, key, first_row)
 
         used = jnp.sum(ids < table.shape[0])
-        chunks = jnp.maximum(1, (used + _CHUNK - 1) // _CHUNK)
+        chunks = jnp.maximum(1, (used + size - 1) // size)
         new_table, new_state = jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
         return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]))
 
@@ -227,9 +228,20 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     return Rowwise(init, update, update_all)
 
 
-def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int) -> tuple[Array, Int[Array, "V"]]:
+def _chunk_size(number: int) -> int:
+    """From a quarter to a half of ``_CHUNK``, one that divides the number of slots if there is any.
+
+    Example:
+        >>> _chunk_size(1280), _chunk_size(2600), _chunk_size(1031)
+        (320, 325, 344)
+    """
+    least = -(-2 * number // _CHUNK)
+    return -(-number // next((pieces for pieces in range(least, 2 * least) if number % pieces == 0), least))
+
+
+def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, "V"]]:
     """Appends fillers so that the number of rows is a multiple of the chunk."""
-    missing = -ids.shape[0] % _CHUNK
+    missing = -ids.shape[0] % chunk
     if not missing:
         return grads, ids
     fillers = num_rows + ids.shape[0] + jnp.arange(missing, dtype=ids.dtype)

@@ -142,7 +142,7 @@ def test_untouched_rows_stay_bit_for_bit(name: str, chunk: int, monkeypatch: pyt
 
 
 def test_more_rows_than_a_chunk() -> None:
-    """1500 used rows of 2600 asked for, at the real chunk size: three chunks' worth of slots, two of them used."""
+    """1500 used rows of 2600 asked for, at the real chunk size: eight chunks, five of them used."""
     rng = np.random.default_rng(2)
     ids = unique_rows(jnp.asarray(rng.permutation(4000)[np.arange(2600) % 1500], jnp.int32), 4000).ids
     grads = jnp.asarray(rng.normal(size=(2600, 2)), jnp.float32)

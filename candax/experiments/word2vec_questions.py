@@ -23,7 +23,7 @@ Measures: Spearman's rank correlation on files of similarity and the share of ri
 given; and always two of the last 2 % of the text, which training does not see: mean reciprocal rank of a true neighbour
 among all words, and of a rare one among the rare ones (all but the most frequent words that make up 90 % of the text).
 Logits are joined by a multiple of log frequency that other windows choose, for losses differ in how much of it they
-hold. Spreads are standard deviations over the seeds.
+hold. Spreads are standard deviations over the seeds, in brackets in the tables: 0.12(3) is .12 +- .03.
 
 It writes results.json after every training, a table, and a picture a question. A run that was cut off goes on when it
 is started again; a training whose loss is no longer finite is shown as diverged.

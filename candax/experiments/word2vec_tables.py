@@ -9,13 +9,14 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from candax.diagnostics.report import with_error
 from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName
 from candax.pictures import save_picture
 
 _TITLES = {
-    "mrr": "held-out: reciprocal rank",
-    "mrr_rare": "rare words among rare ones",
-    "words_per_second": "words a second",
+    "mrr": "held-out MRR",
+    "mrr_rare": "MRR of rare words",
+    "words_per_second": "words/s",
 }
 _GEOMETRY = {
     "mrr_power": "frequency missing in logits",
@@ -41,7 +42,9 @@ def show(
             console.print(f"{question.title}: all trainings diverged.")
             continue
         extra = tuple(_GEOMETRY) if name == "correction" else ()
-        console.print(_table(question, runs, (*measures, *extra), results.get("overlap", {}) if extra else {}))
+        console.print(_table(question, runs, measures, {}))
+        if extra:
+            console.print(_table(question, runs, extra, results.get("overlap", {})))
         if name == "hard":
             _draw_curves(question, runs, measures, results["about"], out / f"{name}.png")
         else:
@@ -67,11 +70,12 @@ def _values(runs: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.array([part[measure] for part in parts], float)
 
 
-def _written(values: np.ndarray, of: int, digits: str) -> str:
+def _written(values: np.ndarray, of: int) -> str:
+    """The mean and, in brackets, the standard deviation in units of its last digit."""
     if not len(values):
         return "diverged"
-    spread = f" ± {values.std(ddof=1):{digits}}" if len(values) > 1 else ""
-    return f"{values.mean():{digits}}{spread}{f' ({of - len(values)} diverged)' if len(values) < of else ''}"
+    written = with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0)
+    return f"{written}{f' ({of - len(values)} diverged)' if len(values) < of else ''}"
 
 
 def _table(
@@ -80,14 +84,11 @@ def _table(
     table = Table(title=question.title, box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for measure in measures:
-        table.add_column((_TITLES | _GEOMETRY).get(measure, measure), justify="right")
+        table.add_column((_TITLES | _GEOMETRY).get(measure, measure), justify="right", min_width=9)
     if overlap:
         table.add_column("neighbours shared with the reference", justify="right")
     for label, of_variant in zip(_labels(question), runs.values(), strict=True):
-        numbers = [
-            _written(_values(of_variant, measure), len(of_variant), ",.0f" if "second" in measure else ".4f")
-            for measure in measures
-        ]
+        numbers = [_written(_values(of_variant, measure), len(of_variant)) for measure in measures]
         shared = [f"{overlap[name]:.3f}" for name in runs if overlap and runs[name] is of_variant and name in overlap]
         table.add_row(label, *numbers, *shared)
     return table
@@ -155,10 +156,10 @@ def _theory_table(theory: dict[str, Any], seeds: Sequence[int]) -> Table:
         names = ("correlation", "slope", "intercept", "rmse")
         table.add_row(
             case,
-            *(_written(np.array([run["fit"][name] for run in runs]), len(runs), ".3f") for name in names),
-            _written(np.array([run["fit"]["pairs"] for run in runs]), len(runs), ",.0f"),
-            _written(np.array([run["fit_pmi"]["rmse"] for run in runs]), len(runs), ".3f"),
-            _written(np.array([run["seconds"] for run in runs]), len(runs), ",.0f"),
+            *(_written(np.array([run["fit"][name] for run in runs]), len(runs)) for name in names),
+            _written(np.array([run["fit"]["pairs"] for run in runs]), len(runs)),
+            _written(np.array([run["fit_pmi"]["rmse"] for run in runs]), len(runs)),
+            _written(np.array([run["seconds"] for run in runs]), len(runs)),
         )
     return table
 

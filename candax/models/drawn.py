@@ -83,9 +83,8 @@ def score_rows(
     Of a normalised head embeddings and rows are divided by their length here, so that gradients pass through that.
     """
     embeddings, vectors = (as_scored(part, drawn.normalized) for part in (embeddings, vectors))
-    sampled_vectors = vectors[drawn.sampled_at]
-    sampled_biases = None if biases is None else biases[drawn.sampled_at]
-    true_vectors, true_biases = vectors[drawn.true_at], None if biases is None else biases[drawn.true_at]
+    true_vectors, sampled_vectors = _at_both(vectors, drawn)
+    true_biases, sampled_biases = (None, None) if biases is None else _at_both(biases, drawn)
     if not drawn.in_runs:
         return score(
             embeddings,
@@ -108,6 +107,14 @@ def score_rows(
         sampled_biases,
         num_classes=num_classes,
     )
+
+
+def _at_both(rows: Float[Array, "n ..."], drawn: Drawn) -> tuple[Array, Array]:
+    """The rows of labels and candidates by one gather: so that their gradients are one scatter."""
+    true_at, sampled_at = drawn.true_at, drawn.sampled_at
+    gathered = rows[jnp.concatenate([true_at.reshape(-1), sampled_at.reshape(-1)])]
+    true, sampled = jnp.split(gathered, [true_at.size])
+    return true.reshape(*true_at.shape, *rows.shape[1:]), sampled.reshape(*sampled_at.shape, *rows.shape[1:])
 
 
 def _score_runs(
