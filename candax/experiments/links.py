@@ -7,6 +7,10 @@ ComplEx with reciprocal relations (``candax.models.LinkEncoder``): the entities 
 and answers. Ranks are filtered, over all entities, in both directions.
 
 The default data are a graph of Python's standard library: what imports, contains, defines, inherits or calls what.
+
+Expected on the triples of Open English WordNet (106,242 entities) with --full-epochs 0.5 (20 minutes on 2 busy cores),
+filtered mean reciprocal rank: full softmax .033 after half an epoch and 948 s; after 3 epochs in-batch and unigram .076
+(60 s), in-batch .073 (25 s), log_uniform .073 (45 s).
 """
 
 import dataclasses
