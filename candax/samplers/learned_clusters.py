@@ -164,6 +164,11 @@ def learned_clusters(
         found = _arrange(assigned, weights(classes), num_clusters)
         return Generator(found, params, adam.init(params), classes.num_valid.astype(jnp.int32))
 
+    def init(key: KeyArray, classes: Classes) -> Generator:
+        if classes.counts is not None:
+            check_counts(classes.counts, "learned_clusters")
+        return build(key, classes)
+
     def logits(params: PyTree, clusters: Clusters, embeddings: Float[Array, "B dim"]) -> Float[Array, "B clusters"]:
         into, bias = params
         return embeddings.astype(jnp.float32) @ into + bias + jnp.log(_mass(clusters))
@@ -220,7 +225,7 @@ def learned_clusters(
         return build(key, classes)
 
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
-    alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
+    alone = Sampler(init, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
 
 
