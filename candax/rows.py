@@ -229,7 +229,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
 
 
 def _chunk_size(number: int) -> int:
-    """From a quarter to a half of ``_CHUNK``, one that divides the number of slots if there is any.
+    """At most half of ``_CHUNK``, mostly more than a quarter; one that divides the number of slots if there is any.
 
     Example:
         >>> _chunk_size(1280), _chunk_size(2600), _chunk_size(1031)

@@ -38,7 +38,7 @@ class Diagnose:
     [classes]."""
     samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram")
     """Samplers. For top_k the number of samples is k, for in_batch it means nothing: the batch has the labels it has.
-    learned_unigram starts without labels."""
+    learned_unigram and learned_clusters start without labels."""
     losses: tuple[LossName, ...] = ("css", "sampled_softmax", "subset_softmax")
     """Losses; those without a likelihood get gradients only."""
     num_sampled: tuple[int, ...] = (16, 64, 256, 1024)

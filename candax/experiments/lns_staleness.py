@@ -17,10 +17,10 @@ Expected on python-stdlib (8 minutes on 2 cores; standard errors about .02), rec
 * Refreshed after 50 steps: 1, with a refresh only .58 after 40 steps and .63 after 100; built anew or moved every step
   or every fifth 1 all the time. So early on 50 steps without a refresh are too many.
 * Refreshed after 400 steps: .93; with a refresh only .84 after 40 and .69 after 100, built anew .90; rows moved every
-  step or every fifth .86 and .83, .03 below what building anew gives (full buckets evict).
+  step .86 and .83, every fifth .84 and .84, 0 to .04 below what building anew gives there (full buckets evict).
 
-Near the likest vectors .14 at first and .01 to .06 later, fresh or not: those are other classes than the ones of
-largest logit, for class vectors differ in length and bias.
+Near the likest vectors .14 at first, later 0 to .12, fresh or not: those are other classes than the ones of largest
+logit, for class vectors differ in length and bias.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.
 """

@@ -28,7 +28,7 @@ hold. Spreads are standard deviations over the seeds, in brackets in the tables:
 Expected on a million words of novels (1 epoch, two seeds; an hour on 2 cores beside other work; the tables are in
 docs/word2vec_questions.md): correlation with MEN .18 at k = 5, .15 at 20, -.01 at 1; -.06, .11, .16, .18, .18 with
 exponents 0 to 1; in-batch as explicit noise (.19, .18); hard negatives -.02 alone, .15 beside noise; learned clusters
-.174, as NCE without it (.169), at a quarter of the speed; SimLex .11 with corrected losses, .08 without; theory:
+.174 and NCE without them .169, at less than half the speed; SimLex .11 with corrected losses, .08 without; theory:
 correlation .998, slope .99.
 
 It writes results.json after every training, a table, and a picture a question. A run that was cut off goes on when it

@@ -70,11 +70,13 @@ def _values(runs: list[dict[str, Any]], measure: str) -> np.ndarray:
     return np.array([part[measure] for part in parts], float)
 
 
-def _written(values: np.ndarray, of: int) -> str:
-    """The mean and, in brackets, the standard deviation in units of its last digit."""
+def _written(values: np.ndarray, of: int, *, whole: bool = False) -> str:
+    """The mean and, in brackets, the standard deviation in units of its last digit; of whole numbers the mean alone."""
     if not len(values):
         return "diverged"
     written = with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0)
+    if whole:
+        written = f"{values.mean():,.0f}"
     return f"{written}{f' ({of - len(values)} diverged)' if len(values) < of else ''}"
 
 
@@ -88,7 +90,9 @@ def _table(
     if overlap:
         table.add_column("neighbours shared with the reference", justify="right")
     for label, of_variant in zip(_labels(question), runs.values(), strict=True):
-        numbers = [_written(_values(of_variant, measure), len(of_variant)) for measure in measures]
+        numbers = [
+            _written(_values(of_variant, measure), len(of_variant), whole="second" in measure) for measure in measures
+        ]
         shared = [f"{overlap[name]:.3f}" for name in runs if overlap and runs[name] is of_variant and name in overlap]
         table.add_row(label, *numbers, *shared)
     return table
@@ -157,9 +161,9 @@ def _theory_table(theory: dict[str, Any], seeds: Sequence[int]) -> Table:
         table.add_row(
             case,
             *(_written(np.array([run["fit"][name] for run in runs]), len(runs)) for name in names),
-            _written(np.array([run["fit"]["pairs"] for run in runs]), len(runs)),
+            _written(np.array([run["fit"]["pairs"] for run in runs]), len(runs), whole=True),
             _written(np.array([run["fit_pmi"]["rmse"] for run in runs]), len(runs)),
-            _written(np.array([run["seconds"] for run in runs]), len(runs)),
+            _written(np.array([run["seconds"] for run in runs]), len(runs), whole=True),
         )
     return table
 

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
-from candax.blocks import Block, walk
+from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.samplers.combinators import every
 from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.lsh.schedules import exponential_schedule
@@ -157,7 +157,7 @@ def learned_clusters(
             jnp.zeros((num_clusters, dim)),
             jnp.zeros(num_clusters),
         )
-        block_size = rows_at_once(num_clusters)
+        block_size = min(rows_at_once(num_clusters), DEFAULT_BLOCK_SIZE)
         assigned, sums, members = walk(classes, jnp.dtype(jnp.float32), assign, begin, block_size=block_size)
         means = sums / jnp.maximum(members, 1.0)[:, None]
         params = (means.T, jnp.zeros(num_clusters))
