@@ -11,9 +11,9 @@ The default data are a graph of Python's standard library: what imports, contain
 Expected with the defaults (10 minutes on 2 busy cores), filtered mean reciprocal rank: in-batch and unigram .126,
 in-batch and uniform .120, log_uniform .118, full softmax .118, in-batch .108; each 15 to 40 times quicker a step.
 
-Expected on the triples of Open English WordNet (106,242 entities) with --full-epochs 0.5 (10 minutes on 2 cores), filtered
-mean reciprocal rank: full softmax .033 after half an epoch and 320 s; after 3 epochs in-batch and unigram .076 (79 s,
-busy), in-batch .073 (14 s), log_uniform .073 (22 s).
+Expected on the triples of Open English WordNet (106,242 entities) with --full-epochs 0.5 (10 minutes on 2 cores),
+filtered mean reciprocal rank: full softmax .033 after half an epoch and 320 s; after 3 epochs in-batch and unigram .076
+(79 s, busy), in-batch .073 (14 s), log_uniform .073 (22 s).
 """
 
 import dataclasses
