@@ -38,12 +38,13 @@ from rich.console import Console
 from candax import data, losses, training
 from candax.diagnostics import Staleness, draw_staleness, measure_staleness, staleness_table
 from candax.experiments import setup
-from candax.experiments.lns_configurations import CONFIGURATIONS, Configuration, Name, load
+from candax.experiments.lns_configurations import CONFIGURATIONS, Name, load
 from candax.samplers.keys import Near
 from candax.training.metrics_log import write_atomically
 
 _NEAR: tuple[Near, ...] = ("vector", "logit")
-_KEPT: dict[str, int | None] = {"refresh only": None, "rows, every step": 1, "rows, every 5 steps": 5}
+_REBUILT = "refresh only"
+_KEPT: dict[str, int | None] = {_REBUILT: None, "rows, every step": 1, "rows, every 5 steps": 5}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +74,7 @@ class LNSStaleness:
 def lns_staleness(settings: LNSStaleness) -> dict[int, dict[str, Staleness]]:
     """Runs the experiment and writes its files; returns results by steps before the refresh and by method."""
     _check(settings)
-    configuration = CONFIGURATIONS[settings.config]
-    return measured_on(configuration, load(settings.config, settings.dataset), settings)
-
-
-def measured_on(
-    configuration: Configuration, dataset: data.Dataset, settings: LNSStaleness
-) -> dict[int, dict[str, Staleness]]:
-    """The same on a data set given."""
+    configuration, dataset = CONFIGURATIONS[settings.config], load(settings.config, settings.dataset)
     common = configuration.settings(dataset.name, dataset.num_classes, None, settings.seed)
     out = setup.writable_folder(settings.out)
     batches = setup.make_batches(common, dataset)
@@ -89,21 +83,25 @@ def measured_on(
     tests = _test_batches(settings, dataset, batches, common.batch_size)
     found: dict[int, dict[str, Staleness]] = {after: {} for after in sorted(settings.after)}
     for near in _NEAR:
-        start: training.TrainState | None = None
+        samplers = {
+            name: dataclasses.replace(configuration, update_every=update_every).lsh(
+                "embedding", common.num_sampled, near=near
+            )
+            for name, update_every in _KEPT.items()
+        }
+        programs = {
+            name: setup.make_program(common, dataset, sampler, losses.css) for name, sampler in samplers.items()
+        }
+        # All ways to keep tables start from the same training, that with rebuilt ones.
+        rebuilt = programs[_REBUILT]
+        start = rebuilt.init(settings.seed)
         for after, results in found.items():
-            for name, update_every in _KEPT.items():
-                # Rebuilt tables come first: their training is what the other ways start from.
-                kept = dataclasses.replace(configuration, update_every=update_every)
-                sampler = kept.lsh("embedding", common.num_sampled, near=near)
-                program = setup.make_program(common, dataset, sampler, losses.css)
-                if update_every is None:
-                    start = program.init(settings.seed) if start is None else start
-                    start, _ = training.fit(program, start, batches, num_steps=after, description=f"near {near}")
-                assert start is not None
+            start, _ = training.fit(rebuilt, start, batches, num_steps=after, description=f"near {near}")
+            for name, program in programs.items():
                 state = dataclasses.replace(start, sampler=program.init(settings.seed).sampler)
                 results[f"near {near}, {name}"] = measure_staleness(
                     program,
-                    sampler,
+                    samplers[name],
                     state,
                     batches,
                     tests,

@@ -124,12 +124,9 @@ def learned_clusters(
 
     def weights(classes: Classes) -> Float[Array, "num_classes"]:
         valid = jnp.arange(classes.num_classes) < classes.num_valid
-        counts = (
-            jnp.ones(classes.num_classes)
-            if classes.counts is None
-            else check_counts(classes.counts, "learned_clusters")
-        )
-        counts = jnp.where(valid, counts + smoothing, 0.0)
+        if classes.counts is None:
+            return valid.astype(jnp.float32)
+        counts = jnp.where(valid, classes.counts.astype(jnp.float32) + smoothing, 0.0)
         # What underflows keeps a chance, as in ``unigram``.
         found = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)
         return jnp.where(valid, found, 0.0)
