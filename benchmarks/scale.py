@@ -2,21 +2,27 @@
 
     python benchmarks/scale.py                                              (10^5, 10^6, 10^7 classes on one device)
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python benchmarks/scale.py --num-classes 1000000 10000000
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 python benchmarks/scale.py --num-classes 100000000 --dim 16 \
-        --optimizer sgd                                                     (needs 16 GB of memory)
+    python benchmarks/scale.py --largest                                    (as many classes as the memory allows)
+    python benchmarks/scale.py --num-classes 100000000 --dim 512 --dtype bfloat16 --optimizer sgd
+                                                                            (a GPU with 140 GB)
 
-Normalised class vectors, ArcFace before the css loss, candidates of `partial_fc` (the batch's labels and uniform fill);
-batches hold embeddings, so that there is no encoder. With one device `build`, with several `build_class_parallel`, the
-candidates divided among the devices. Every state is one checkpointable program, as in training.
+Normalised class vectors, ArcFace before the css loss; candidates of `partial_fc` (the batch's labels and uniform fill),
+or of ANN Softmax (`--sampler ann_softmax`, whose index is one of the parts). Batches hold embeddings, so that there is
+no encoder. With one device `build`, with several `build_class_parallel`, the candidates divided among the devices.
+
+`--largest` compiles start and step at two sizes without running them, takes from the compiler what they need, finds the
+size whose need is the given share of the memory, and trains it: on a CPU the free memory, else what the device has.
 
 What it should show: the step takes the same temporary memory at any number of classes and about the same time; what
-a device must hold is the table and its optimizer state, in equal parts on each.
+a device must hold is the table, its optimizer state and the index, in equal parts on each, and starting takes hardly
+more.
 """
 
 import dataclasses
 import functools
 import gc
 import json
+import os
 import platform
 import resource
 import time
@@ -29,6 +35,7 @@ import numpy as np
 import optax
 import tyro
 from flax import nnx
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from step_cost import Batch, Identity, median_ms
@@ -40,13 +47,15 @@ OPTIMIZERS = {"adam": optax.adam, "adagrad": optax.adagrad, "sgd": optax.sgd}
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """One line of the table; ``state_bytes`` and ``temporary_bytes`` are those of one device."""
+    """One line of the table; all bytes are those of one device."""
 
     num_classes: int
     devices: int
     start_seconds: float
     milliseconds: float
-    state_bytes: int
+    weights_bytes: int
+    optimizer_bytes: int
+    index_bytes: int
     temporary_bytes: int
 
 
@@ -62,12 +71,22 @@ def batches(num_classes: int, dim: int, batch_size: int, number: int = 8) -> lis
     ]
 
 
-def measure(num_classes: int, settings: "Settings") -> Cost:
-    """Starts a state and trains some steps."""
+def make_sampler(num_classes: int, settings: "Settings", devices: int) -> cx.Sampler:
+    """Of one shard."""
+    num_sampled = settings.num_sampled // devices
+    if settings.sampler == "partial_fc":
+        return cx.samplers.partial_fc(num_sampled)
+    own = num_classes // devices
+    k = cx.samplers.classes_per_example(num_sampled, settings.batch_size, 1)
+    kept = min(own, max(k, 1000))
+    found = cx.samplers.ivf_bq(k, num_centers=max(1, min(1024, own // 64)), hm_num=min(own, 10 * kept), num_kept=kept)
+    return cx.samplers.grouped(cx.samplers.every(found, 10**6), num_sampled=num_sampled, num_groups=1)
+
+
+def make_program(num_classes: int, settings: "Settings") -> cx.training.Program:
+    """A head of cosines under ArcFace."""
     devices = jax.device_count()
     loss = cx.losses.with_margin(functools.partial(cx.losses.arcface, margin=0.5, scale=64.0), cx.losses.css)
-    optimizer = OPTIMIZERS[settings.optimizer](1e-2)
-    sampler = cx.samplers.partial_fc(settings.num_sampled // devices)
 
     def make_model() -> cx.models.Classifier:
         head = cx.models.Head(
@@ -75,13 +94,20 @@ def measure(num_classes: int, settings: "Settings") -> Cost:
         )
         return cx.models.Classifier(Identity(), head)
 
-    start = time.perf_counter()
     build: Any = cx.training.build if devices == 1 else cx.training.build_class_parallel
-    model = make_model() if devices == 1 else make_model
-    program = build(model, sampler=sampler, loss=loss, optimizer=optimizer)
+    return build(
+        make_model,
+        sampler=make_sampler(num_classes, settings, devices),
+        loss=loss,
+        optimizer=OPTIMIZERS[settings.optimizer](1e-2),
+    )
+
+
+def measure(num_classes: int, settings: "Settings") -> Cost:
+    """Starts a state and trains some steps."""
+    program = make_program(num_classes, settings)
+    start = time.perf_counter()
     state = jax.block_until_ready(program.init(0))
-    del model
-    gc.collect()
     started = time.perf_counter() - start
     data = batches(num_classes, settings.dim, settings.batch_size)
     compiled = program.step.lower(state, data[0]).compile()
@@ -92,14 +118,53 @@ def measure(num_classes: int, settings: "Settings") -> Cost:
         return state, value
 
     milliseconds = median_ms(step, data, settings.repeats)
-    first = jax.devices()[0]
-    held = sum(
-        shard.data.nbytes
-        for leaf in jax.tree.leaves(state)
-        for shard in leaf.addressable_shards
-        if shard.device == first
+    return Cost(
+        num_classes,
+        jax.device_count(),
+        started,
+        milliseconds,
+        held_bytes(state.tables),
+        held_bytes((state.table_optimizers, state.params_optimizer)),
+        held_bytes(state.sampler),
+        compiled.memory_analysis().temp_size_in_bytes,
     )
-    return Cost(num_classes, devices, started, milliseconds, held, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def held_bytes(tree: Any) -> int:
+    """On the first device."""
+    first = jax.devices()[0]
+    shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == first)
+
+
+def needed_bytes(num_classes: int, settings: "Settings") -> int:
+    """What start or step need of a device at most, whichever needs more, as the compiler says without running them."""
+    program = make_program(num_classes, settings)
+    state = jax.eval_shape(lambda: program.init(0))
+    needed = []
+    for compiled in (
+        jax.jit(lambda: program.init(0)).lower().compile(),
+        program.step.lower(state, batches(num_classes, settings.dim, settings.batch_size, number=1)[0]).compile(),
+    ):
+        memory = compiled.memory_analysis()
+        own = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + own)
+    return max(needed)
+
+
+def largest(settings: "Settings") -> int:
+    """The number of classes that needs the given share of the memory, from two small ones on a line."""
+    stats = jax.devices()[0].memory_stats()
+    # Virtual devices share what the machine has.
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.device_count()
+    memory = stats["bytes_limit"] if stats and "bytes_limit" in stats else free
+    few, more = 2_000_000, 4_000_000
+    at_few, at_more = (needed_bytes(number, settings) for number in (few, more))
+    per_class = (at_more - at_few) / (more - few)
+    found = few + (settings.share * memory - at_few) / per_class
+    print(f"{memory / 1e9:.1f} GB a device, {per_class:.1f} bytes a class: {settings.share:.0%} hold {found:,.0f}")
+    # A round number, which devices divide.
+    return max(1, int(found // 100_000)) * 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +183,12 @@ class Settings:
     """Keeps two, one or no number beside every weight."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the class vectors."""
+    sampler: Literal["partial_fc", "ann_softmax"] = "partial_fc"
+    """Uniform candidates, or those that an inverted index with binary codes finds."""
+    largest: bool = False
+    """Measures the largest number of classes that the memory allows, instead of --num-classes."""
+    share: float = 0.8
+    """Of the memory, for --largest."""
     repeats: int = 30
     """Timed steps."""
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
@@ -127,14 +198,21 @@ class Settings:
 def main(settings: Settings) -> None:
     """Measures every size and prints the table."""
     costs = []
-    for num_classes in settings.num_classes:
+    if not 0 < settings.share <= 1:
+        raise SystemExit(f"expected --share above 0 and at most 1, got {settings.share}.")
+    for num_classes in (largest(settings),) if settings.largest else settings.num_classes:
         costs.append(measure(num_classes, settings))
         gc.collect()
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), {platform.machine()}, JAX {jax.__version__}"
-    what = f"dim {settings.dim}, batch {settings.batch_size}, {settings.num_sampled} candidates, {settings.optimizer}"
-    table = Table(title=f"{what}, {settings.dtype}: {where}")
-    for column in ("classes", "devices", "start s", "ms a step", "state bytes a device", "temporary bytes a device"):
+    what = f"dim {settings.dim}, batch {settings.batch_size}, {settings.num_sampled} candidates, {settings.sampler}"
+    table = Table(
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        caption="MB of one device",
+        title=f"{what}, {settings.optimizer}, {settings.dtype}: {where}",
+    )
+    for column in ("classes", "devices", "start s", "ms a step", "weights", "optimizer", "index", "scratch"):
         table.add_column(column, justify="right")
     for cost in costs:
         table.add_row(
@@ -142,8 +220,10 @@ def main(settings: Settings) -> None:
             str(cost.devices),
             f"{cost.start_seconds:.1f}",
             f"{cost.milliseconds:.1f}",
-            f"{cost.state_bytes:,}",
-            f"{cost.temporary_bytes:,}",
+            *(
+                f"{held / 1e6:,.2f}"
+                for held in (cost.weights_bytes, cost.optimizer_bytes, cost.index_bytes, cost.temporary_bytes)
+            ),
         )
     Console().print(table)
     # Kilobytes on Linux.

@@ -1,19 +1,24 @@
 """The head: owns the class vectors and scores only the rows that a loss needs."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, Classes, SampledLogits, labels_mask
+from candax.base import Candidates, Classes, KeyArray, SampledLogits, labels_mask
 from candax.models.tables import Constant, Table
 
 # From about this many labels an example on, sorting them and searching is worth it. Measured on a CPU for 256 examples
 # and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and
 # 10.
 _SORT_FROM = 256
+# Initial values are drawn at once up to so many of them, and beyond in about so many parts.
+_AT_ONCE, _PARTS = 1 << 24, 128
 
 
 class Head(nnx.Module):
@@ -64,8 +69,7 @@ class Head(nnx.Module):
         self.num_classes = num_classes
         self.normalized = normalized
         length = 1.0 if normalized else 0.1
-        vectors = jax.random.normal(rngs.params(), (num_rows, dim), dtype) * jnp.asarray(length / dim**0.5, dtype)
-        self.vectors = Table(vectors)
+        self.vectors = Table(_normal(rngs.params(), (num_rows, dim), length / dim**0.5, jnp.dtype(dtype)))
         use_biases = not normalized if use_biases is None else use_biases
         self.biases = Table(jnp.zeros(num_rows, dtype)) if use_biases else None
         padding = num_rows - num_classes
@@ -80,6 +84,27 @@ class Head(nnx.Module):
             num_valid=jnp.int32(self.num_classes),
             normalized=self.normalized,
         )
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _normal(key: KeyArray, shape: tuple[int, int], deviation: float, dtype: np.dtype) -> Float[Array, "num_rows dim"]:
+    """Normal numbers, of large tables some columns at a time: bits and their transforms take several times the memory.
+
+    By columns and not by rows, for rows may be sharded over devices.
+    """
+    num_rows, dim = shape
+
+    def draw(key: KeyArray, columns: int) -> Array:
+        return jax.random.normal(key, (num_rows, columns), dtype) * jnp.asarray(deviation, dtype)
+
+    if num_rows * dim <= _AT_ONCE:
+        return draw(key, dim)
+    width = next(width for width in range(max(1, dim // _PARTS), 0, -1) if dim % width == 0)
+
+    def body(part: Array, table: Array) -> Array:
+        return lax.dynamic_update_slice(table, draw(jax.random.fold_in(key, part), width), (0, part * width))
+
+    return lax.fori_loop(0, dim // width, body, jnp.zeros(shape, dtype))
 
 
 def find_hits(labels: Int[Array, "B T"], ids: Int[Array, "G S"]) -> Bool[Array, "B S"]:

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 from candax.base import Classes, KeyArray, Query, Sampler, State, never, pytree
 from candax.cosines import as_scored
 from candax.losses.full import scores_all_classes
-from candax.models import Classifier, draw_rows, score_rows, tables_of
+from candax.models import Classifier, Table, draw_rows, score_rows, tables_of
 from candax.rounding import Rounding
 from candax.rows import gather_wide, rowwise
 from candax.training.encoding import EncoderSide, RowGradients
@@ -85,7 +85,7 @@ class _Objective(NamedTuple):
 
 
 def build(
-    model: Classifier,
+    model: Classifier | Callable[[], Classifier],
     *,
     sampler: Sampler | None,
     loss: Callable[..., Float[Array, "B"]],
@@ -97,7 +97,9 @@ def build(
     """Compiles a model, a sampler, a loss and an optimizer into a ``Program``.
 
     Args:
-        model: see ``candax.models.Classifier``. Its arrays are copied by ``Program.init``.
+        model: see ``candax.models.Classifier``. Its arrays are copied by ``Program.init``. Or a function that makes it,
+            where two copies of the class table are too much: ``Program.init`` makes the arrays where they are trained,
+            and ``update_model`` has no model to write to.
         sampler: any sampler; None with a loss over all classes alone.
         loss: any loss on ``SampledLogits``, or one over all classes: ``candax.losses.full_softmax`` (also as
             ``functools.partial`` with a ``block_size``), or ``candax.losses.over_all_classes`` of a loss.
@@ -133,38 +135,47 @@ def build(
     """
     check_pair(sampler, loss)
     by_rows, clip = rowwise(optimizer, rounding=rounding), clipping(clip_norm)
-    side = EncoderSide(model)
-    num_classes = model.head.num_classes
+    abstract = model if isinstance(model, Classifier) else nnx.eval_shape(model)
+    side = EncoderSide(abstract)
+    num_classes, normalized = abstract.head.num_classes, abstract.head.normalized
 
-    def init(seed: int) -> TrainState:
-        # Copies: a step donates its state, and the model's own arrays must outlive it.
-        own_params, own_other = jax.tree.map(jnp.array, (side.params, side.other))
-        tables = {name: jnp.array(table[...]) for name, table in tables_of(model).items()}
-        counts = model.head.counts
-        key = jax.random.key(seed)
+    def start(made: Classifier, key: KeyArray, own: Callable[[Any], Any] = lambda tree: tree) -> TrainState:
+        _, _, params, other = nnx.split(made.encoder, Table, nnx.Param, ...)
+        params, other = own((params, other))
+        tables = own({name: table[...] for name, table in tables_of(made).items()})
         state = TrainState(
             step=jnp.int32(0),
             key_data=jax.random.key_data(key),
-            params=own_params,
-            other=own_other,
+            params=params,
+            other=other,
             tables=tables,
-            counts=None if counts is None else jnp.array(counts[...]),
-            params_optimizer=optimizer.init(own_params),
+            counts=None if made.head.counts is None else own(made.head.counts[...]),
+            params_optimizer=optimizer.init(params),
             table_optimizers={name: by_rows.init(table) for name, table in tables.items()},
             sampler=(),
         )
         if sampler is None:
             return state
-        drawn = sampler.init(jax.random.fold_in(key, _INIT), classes(state))
         # A sampler may keep arrays of the classes as they are; donated twice, they would be freed twice.
-        return dataclasses.replace(state, sampler=jax.tree.map(jnp.array, drawn))
+        return dataclasses.replace(state, sampler=own(sampler.init(jax.random.fold_in(key, _INIT), classes(state))))
+
+    def start_anew(key_data: Array) -> TrainState:
+        assert not isinstance(model, Classifier)
+        return start(model(), jax.random.wrap_key_data(key_data))
+
+    def init(seed: int) -> TrainState:
+        key = jax.random.key(seed)
+        if isinstance(model, Classifier):
+            # Copies: a step donates its state, and the model's own arrays must outlive it.
+            return start(model, key, lambda tree: jax.tree.map(jnp.array, tree))
+        return jax.jit(start_anew)(jax.random.key_data(key))
 
     def classes(state: TrainState) -> Classes:
         tables = state.tables
         return of_rows(tables["class_vectors"], tables.get("class_biases"), state.counts)
 
     def of_rows(vectors: Array, biases: Array | None, counts: Array | None = None) -> Classes:
-        return Classes(vectors, biases, counts, jnp.int32(num_classes), model.head.normalized)
+        return Classes(vectors, biases, counts, jnp.int32(num_classes), normalized)
 
     def all_classes(state: TrainState, embeddings: Array, labels: Array) -> _Objective:
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
@@ -197,7 +208,7 @@ def build(
         key_sample, key_update = jax.random.split(key)
         encoded = side.encode(state.params, state.other, state.tables, batch)
         embeddings = jax.lax.stop_gradient(encoded.embeddings)
-        query = Query(as_scored(embeddings, model.head.normalized), labels, classes(state))
+        query = Query(as_scored(embeddings, normalized), labels, classes(state))
         if sampler is None:
             objective = all_classes(state, embeddings, labels)
         else:
@@ -245,6 +256,11 @@ def build(
         return side.encode(state.params, state.other, state.tables, batch).embeddings
 
     def update_model(state: TrainState) -> None:
+        if not isinstance(model, Classifier):
+            raise ValueError(
+                "update_model writes into the model given to build, which was a function. Give it a model, or read the "
+                "state's own arrays."
+            )
         for name, table in tables_of(model).items():
             table[...] = jnp.array(state.tables[name])
         nnx.update(model.encoder, *jax.tree.map(jnp.array, (state.params, state.other)))
@@ -258,7 +274,7 @@ def build(
         update_model=update_model,
         schedule=never if sampler is None else sampler.schedule,
         num_classes=num_classes,
-        lookups=lambda batch: side.lookups(model.encoder, batch),
+        lookups=lambda batch: side.lookups(abstract.encoder, batch),
     )
 
 

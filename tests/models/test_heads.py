@@ -159,3 +159,21 @@ def test_masked_slots_pass_no_gradient_to_vectors() -> None:
     assert np.all(np.asarray(of_sampled)[0, 1] == 0)
     assert np.all(np.asarray(of_true)[1] != 0)
     assert np.all(np.asarray(of_sampled)[0, 0] != 0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dim", [1, 64, 67, 96])
+def test_a_large_table_is_drawn_in_parts_from_the_same_distribution(
+    dim: int, dtype: jnp.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "_AT_ONCE", 1)
+    jax.clear_caches()
+    vectors = Head(2000, dim, normalized=True, dtype=dtype, rngs=nnx.Rngs(0)).classes().vectors
+    jax.clear_caches()
+    assert vectors.dtype == dtype
+    columns = np.asarray(vectors, np.float64).T * dim**0.5
+    # Every column standard normal: means and deviations of 2000 numbers; no two columns alike.
+    np.testing.assert_allclose(columns.mean(axis=1), 0, atol=5 / 2000**0.5)
+    np.testing.assert_allclose(columns.std(axis=1), 1, atol=5 / 4000**0.5)
+    between = columns @ columns.T / 2000 - np.eye(dim)
+    assert np.abs(between - np.diag(np.diag(between))).max() < 6 / 2000**0.5

@@ -145,6 +145,34 @@ def test_the_model_survives_the_donation_of_the_state():
     assert np.any(np.asarray(model.head.vectors[...]) != start)
 
 
+@pytest.mark.parametrize("name", ["uniform", "log_uniform, no replacement"])
+def test_a_function_that_makes_the_model_trains_like_the_model(name):
+    sampler = SAMPLERS[name]
+    results = []
+    for model in (problems.model(), problems.model):
+        program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.adam(0.1))
+        results.append(program.step(program.init(3), problems.Source()[0, 0]))
+    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="which was a function"):
+        program.update_model(results[1][0])
+
+
+def test_starting_a_function_s_model_holds_its_table_once():
+    num_classes, dim = 1 << 21, 64
+
+    def model():
+        head = cx.models.Head(num_classes, dim, rngs=nnx.Rngs(0))
+        return cx.models.Classifier(cx.models.SparseMLP(40, dim, rngs=nnx.Rngs(1)), head)
+
+    program = cx.training.build(model, sampler=cx.samplers.uniform(10), loss=cx.losses.css, optimizer=optax.sgd(0.1))
+    memory = jax.jit(lambda: program.init(0)).lower().compile().memory_analysis()
+    table = 4 * num_classes * dim
+    assert memory.output_size_in_bytes + memory.temp_size_in_bytes < 1.4 * table
+
+
 def test_refresh_keeps_the_structure_of_the_state():
     program = problems.program(SAMPLERS["log_uniform, no replacement"], cx.losses.css)
     state = program.init(0)
