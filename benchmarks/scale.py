@@ -3,15 +3,16 @@
     python benchmarks/scale.py                                              (10^5, 10^6, 10^7 classes on one device)
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python benchmarks/scale.py --num-classes 1000000 10000000
     python benchmarks/scale.py --largest                                    (as many classes as the memory allows)
-    python benchmarks/scale.py --num-classes 100000000 --dim 512 --dtype bfloat16 --optimizer sgd
-                                                                            (a GPU with 140 GB)
+    XLA_PYTHON_CLIENT_MEM_FRACTION=.95 python benchmarks/scale.py --num-classes 100000000 --dim 512 \
+        --dtype bfloat16 --optimizer sgd                                    (a GPU with 140 GB)
 
 Normalised class vectors, ArcFace before the css loss; candidates of `partial_fc` (the batch's labels and uniform fill),
 or of ANN Softmax (`--sampler ann_softmax`, whose index is one of the parts). Batches hold embeddings, so that there is
 no encoder. With one device `build`, with several `build_class_parallel`, the candidates divided among the devices.
 
 `--largest` compiles start and step at two sizes without running them, takes from the compiler what they need, finds the
-size whose need is the given share of the memory, and trains it: on a CPU the free memory, else what the device has.
+size whose need is the given share of the memory, and trains it. The memory is on a CPU what is free, else what JAX
+may use of the device: three quarters, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise.
 
 What it should show: the step takes the same temporary memory at any number of classes and about the same time; what
 a device must hold is the table, its optimizer state and the index, in equal parts on each, and starting takes hardly
@@ -140,12 +141,16 @@ def held_bytes(tree: Any) -> int:
 def needed_bytes(num_classes: int, settings: "Settings") -> int:
     """What start or step need of a device at most, whichever needs more, as the compiler says without running them."""
     program = make_program(num_classes, settings)
-    state = jax.eval_shape(lambda: program.init(0))
+    start = jax.jit(lambda: program.init(0)).lower().compile()
+    # Placed as the start places it: of other places nothing can be updated in place.
+    state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        jax.eval_shape(lambda: program.init(0)),
+        start.output_shardings,
+    )
+    batch = batches(num_classes, settings.dim, settings.batch_size, number=1)[0]
     needed = []
-    for compiled in (
-        jax.jit(lambda: program.init(0)).lower().compile(),
-        program.step.lower(state, batches(num_classes, settings.dim, settings.batch_size, number=1)[0]).compile(),
-    ):
+    for compiled in (start, program.step.lower(state, batch).compile()):
         memory = compiled.memory_analysis()
         own = memory.output_size_in_bytes - memory.alias_size_in_bytes
         needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + own)
@@ -155,15 +160,17 @@ def needed_bytes(num_classes: int, settings: "Settings") -> int:
 def largest(settings: "Settings") -> int:
     """The number of classes that needs the given share of the memory, from two small ones on a line."""
     stats = jax.devices()[0].memory_stats()
-    # Virtual devices share what the machine has.
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.device_count()
-    memory = stats["bytes_limit"] if stats and "bytes_limit" in stats else free
+    if stats and "bytes_limit" in stats:
+        memory = stats["bytes_limit"]
+    else:
+        # Virtual devices share what the machine has.
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.device_count()
     few, more = 2_000_000, 4_000_000
     at_few, at_more = (needed_bytes(number, settings) for number in (few, more))
     per_class = (at_more - at_few) / (more - few)
     found = few + (settings.share * memory - at_few) / per_class
     print(f"{memory / 1e9:.1f} GB a device, {per_class:.1f} bytes a class: {settings.share:.0%} hold {found:,.0f}")
-    # A round number, which devices divide.
+    # A round number.
     return max(1, int(found // 100_000)) * 100_000
 
 

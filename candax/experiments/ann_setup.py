@@ -48,6 +48,10 @@ class Settings:
     """Width of embeddings and class vectors."""
     learning_rate: float = 1e-2
     """Of Adam at the start; it falls to 0 by half a cosine."""
+    epsilon: float = 1e-4
+    """Of Adam, which divides by the root mean square gradient plus this. Over all classes most gradients are next to
+    nothing, and the usual 1e-8 makes full steps of them, whose noise undoes what the others learn: with it the full
+    softmax of 10,000 classes is at .59 after 800 steps, where it is at .82 with 1e-4 (ANN Softmax .82 and .84)."""
     rate: float = 0.1
     """Candidates of a group as a share of all classes: the paper's r."""
     num_groups: int = 8
@@ -101,7 +105,7 @@ def check(settings: Settings) -> None:
     for name in ("num_classes", "samples_per_class", "batch_size", "hidden", "dim", "num_groups"):
         if getattr(settings, name) < 1:
             raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    for name in ("epochs", "learning_rate"):
+    for name in ("epochs", "learning_rate", "epsilon"):
         if not 0 < getattr(settings, name) < float("inf"):
             raise ValueError(f"expected --{name.replace('_', '-')} above 0, got {getattr(settings, name)}.")
     if not 0 < settings.rate <= 1:
@@ -145,19 +149,25 @@ def make_problem(
 
 def make_optimizer(problem: Problem) -> optax.GradientTransformation:
     """Adam with a falling learning rate."""
-    return optax.adam(optax.cosine_decay_schedule(problem.settings.learning_rate, problem.num_steps))
+    settings = problem.settings
+    return optax.adam(optax.cosine_decay_schedule(settings.learning_rate, problem.num_steps), eps=settings.epsilon)
 
 
-def make_program(
-    problem: Problem, sampler: Sampler | None, loss: Callable[..., Any], *, num_projected: int | None = None
-) -> training.Program:
-    """A perceptron before a head of cosines, trained with Adam; ``num_projected`` puts a random projection between."""
+def make_model(problem: Problem, *, num_projected: int | None = None) -> models.Classifier:
+    """A perceptron before a head of cosines; ``num_projected`` puts a random projection between them."""
     settings, rngs = problem.settings, nnx.Rngs(problem.settings.seed)
     encoder: Any = models.DenseMLP(problem.test_inputs.shape[1], (settings.hidden,), settings.dim, rngs=rngs)
     if num_projected is not None:
         encoder = models.RandomProjection(encoder, settings.dim, num_projected, rngs=rngs)
     head = models.Head(settings.num_classes, num_projected or settings.dim, normalized=True, rngs=rngs)
-    model = models.Classifier(encoder, head)
+    return models.Classifier(encoder, head)
+
+
+def make_program(
+    problem: Problem, sampler: Sampler | None, loss: Callable[..., Any], *, model: models.Classifier | None = None
+) -> training.Program:
+    """A model, by default that of ``make_model``, trained with Adam."""
+    model = make_model(problem) if model is None else model
     return training.build(model, sampler=sampler, loss=loss, optimizer=make_optimizer(problem))
 
 
@@ -167,11 +177,11 @@ def train(
     sampler: Sampler | None,
     loss: Callable[..., Any],
     *,
-    num_projected: int | None = None,
+    model: models.Classifier | None = None,
     evaluate: Callable[[training.Program, training.TrainState], dict[str, float]] | None = None,
 ) -> Trained:
     """Trains one method; ``evaluate`` is called on the way, off the clock."""
-    program = make_program(problem, sampler, loss, num_projected=num_projected)
+    program = make_program(problem, sampler, loss, model=model)
     if any(program.schedule(step) for step in range(problem.num_steps)):
         # Compiled before the clock starts, like the step.
         jax.block_until_ready(program.refresh(program.init(problem.settings.seed)))

@@ -45,7 +45,7 @@ class Program(NamedTuple):
     """A model, a sampler, a loss and an optimizer, compiled into functions on a ``TrainState``.
 
     Attributes:
-        init: ``(seed) -> TrainState`` from the model's values at the time of ``build``.
+        init: ``(seed) -> TrainState`` from the model's present values (``build_class_parallel``: those it was given).
         step: ``(state, batch) -> (state, loss)``, jitted; the state given is donated and must not be used again.
             ``loss`` is the batch's, a float32 scalar on the device: the mean, unless ``build`` got another ``reduce``.
             Where the batch has ``label_runs`` its labels are neighbours in runs of words, see ``models.draw_rows``.
@@ -136,6 +136,8 @@ def build(
     check_pair(sampler, loss)
     by_rows, clip = rowwise(optimizer, rounding=rounding), clipping(clip_norm)
     abstract = model if isinstance(model, Classifier) else nnx.eval_shape(model)
+    if not isinstance(abstract, Classifier):
+        raise ValueError(f"expected a Classifier, or a function that makes one, got one that makes {abstract!r}.")
     side = EncoderSide(abstract)
     num_classes, normalized = abstract.head.num_classes, abstract.head.normalized
 

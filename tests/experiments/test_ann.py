@@ -116,6 +116,25 @@ def test_scale_trains_all_sizes_and_seeds(tmp_path):
     assert len(written(tmp_path, "scale")["rows"]) == 2
 
 
+def test_a_warm_start_knows_classes_that_it_was_not_trained_on(tmp_path):
+    settings = ANNScale(
+        **{**SMALL, "num_classes": 1, "hidden": 32},
+        methods=("partial_fc",),
+        min_classes=200,
+        max_classes=200,
+        seeds=1,
+        max_steps=2,
+        warm_start=40,
+        warm_steps=300,
+        out=tmp_path,
+    )
+    start, trained = ann_scale(settings)
+    assert (start.method, start.steps, trained.method, trained.steps) == ("start", 0, "partial_fc", 2)
+    # Means of embeddings of an encoder that was not trained are at .61.
+    assert start.top_1[0] > 0.75
+    assert len(written(tmp_path, "scale")["rows"]) == 2
+
+
 @pytest.mark.slow
 def test_profile_times_every_part(tmp_path):
     settings = ANNProfile(

@@ -262,6 +262,10 @@ def test_errors_say_what_does_not_belong_together():
         problems.program(None, cx.losses.css)
     with pytest.raises(ValueError, match="takes none"):
         problems.program(cx.samplers.uniform(3), cx.losses.full_softmax)
+    with pytest.raises(ValueError, match="a function that makes one"):
+        cx.training.build(
+            lambda: jnp.zeros(3), sampler=cx.samplers.uniform(4), loss=cx.losses.css, optimizer=optax.sgd(0.1)
+        )
     with pytest.raises(ValueError, match="clip_norm > 0"):
         problems.program(None, cx.losses.full_softmax, clip_norm=-1.0)
     with pytest.raises(ValueError, match="not elementwise"):
