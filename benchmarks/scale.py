@@ -1,4 +1,4 @@
-"""Training with ArcFace over very many classes on this machine: time a step and memory, on one device or on several.
+r"""Training with ArcFace over very many classes on this machine: time a step and memory, on one device or on several.
 
     python benchmarks/scale.py                                              (10^5, 10^6, 10^7 classes on one device)
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python benchmarks/scale.py --num-classes 1000000 10000000

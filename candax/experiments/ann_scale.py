@@ -1,7 +1,8 @@
-"""ANN Softmax, table 6: accuracy by method as the number of classes grows.
+r"""ANN Softmax, table 6: accuracy by method as the number of classes grows.
 
     python -m candax.experiments.ann_scale
-    python -m candax.experiments.ann_scale --min-classes 100000 --max-classes 100000 --max-steps 1600
+    python -m candax.experiments.ann_scale --min-classes 100000 --max-classes 100000 \
+        --warm-start 1000 --max-steps 800 --learning-rate 3e-3
     python -m candax.experiments.ann_scale --min-classes 1000000 --max-classes 1000000 --rate 0.01 \
         --warm-start 1000 --max-steps 200 --learning-rate 3e-3
 
@@ -17,12 +18,11 @@ behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH
 Expected with --epochs 1 --min-steps 800 (5 minutes on 2 cores), mean of three seeds and their range: 1,000 classes: all
 classes .989 (.986 to .994), ANN .983 (.978 to .990), KNN .973 (.965 to .982), Partial FC .954 (.950 to .960). 10,000
 classes: all classes .840 (.820 to .877), ANN .857 (.836 to .892), KNN .825 (.807 to .858), Partial FC .588 (.531 to
-.648): near classes do as well as all, random ones fall behind the more.
-With the encoder trained on 1,000 identities before, three seeds: 100,000 classes (--warm-start 1000 --max-steps 800
---learning-rate 3e-3, an hour on busy cores): start .784 (.755 to .837), all classes .817 (.792 to .861), ANN .815 (.790
-to .858), KNN .822 (.797 to .868), Partial FC .829 (.807 to .869); 1,000,000 (the command above, 40 minutes on busy
-cores): start .563 (.524 to .631), ANN .589 (.554 to .652), Partial FC .585 (.550 to .651). So a few steps after such a
-start need no near classes; what an epoch and more of 10^6 classes would show was not run.
+.648): near classes do as well as all, random ones fall behind the more. With the encoder trained on 1,000 identities
+before, three seeds: 100,000 classes (the second command, an hour on busy cores): start .784 (.755 to .837), all classes
+.817 (.792 to .861), ANN .815 (.790 to .858), KNN .822 (.797 to .868), Partial FC .829 (.807 to .869); 1,000,000 (the
+third, 40 minutes): start .563 (.524 to .631), ANN .589 (.554 to .652), Partial FC .585 (.550 to .651). So a few steps
+after such a start need no near classes; what an epoch and more of 10^6 classes would show was not run.
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), table 6.
 """
