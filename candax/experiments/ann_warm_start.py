@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from candax import models, training
-from candax.experiments import ann_methods, ann_setup
+from candax import losses, models, training
+from candax.experiments import ann_setup
+from candax.experiments.ann_methods import LOSSES
 
 # Samples that a class vector is the mean of.
 _SAMPLES = 4
@@ -38,8 +39,8 @@ def make_pretrained(problem: ann_setup.Problem, *, num_classes: int, num_steps: 
         dataclasses.replace(few, epochs=num_steps / per_epoch), tests=1, pairs=2, probes=1, distractors=1
     )
     model = ann_setup.make_model(few_problem)
-    plan = ann_methods.method("full_softmax", ann_methods.sizes_of(few, per_epoch), ann_methods.LOSSES["softmax"])
-    trained = ann_setup.train(few_problem, f"encoder, {few.num_classes:,} classes", *plan, model=model)
+    loss = losses.over_all_classes(LOSSES["softmax"])
+    trained = ann_setup.train(few_problem, f"encoder, {few.num_classes:,} classes", None, loss, model=model)
     trained.program.update_model(trained.state)
     whole = ann_setup.make_model(problem)
     whole.encoder = model.encoder
