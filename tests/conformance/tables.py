@@ -3,27 +3,15 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import candax as cx
-from candax import losses, samplers
+from candax import losses, samplers, testing
 from candax.base import Classes, Loss, Query, Sampler, State
-
-Support = Callable[[Classes, Query, int], np.ndarray]
-
-
-def every_valid_class(classes: Classes, query: Query, groups: int) -> np.ndarray:
-    """Of shape [groups, num_classes]: all but the padding."""
-    return np.broadcast_to(np.arange(classes.num_classes) < int(classes.num_valid), (groups, classes.num_classes))
-
-
-def classes_seen(classes: Classes, query: Query, groups: int) -> np.ndarray:
-    """Of shape [groups, num_classes]: the valid classes with a count above 0."""
-    return every_valid_class(classes, query, groups) & (np.asarray(classes.counts) > 0)
+from candax.testing.problems import Support, classes_seen, every_valid_class, make_query
 
 
 def _logits(classes: Classes, query: Query) -> np.ndarray:
@@ -70,18 +58,11 @@ class SamplerCase(NamedTuple):
 
     Attributes:
         factory: ``num_groups -> Sampler`` (None: one group an example). Few samples, so that few draws see a bias.
-        support: which classes it can draw: ``(classes, query, groups) -> bool[groups, num_classes]``.
-        also_counted: classes outside the support that have a count nevertheless, of the same form.
         groups: the numbers of groups it offers.
-        delta: the relative bias that the one law's test must see: 1 %, or 5 % where every draw needs a new index.
-        random: False: the same candidates for every key.
-        cautious: True: ``facts`` promise less than what holds: counts do not depend on the draw here.
-        cost_grows: True: it streams over all classes, and so is excused from the law that cost does not grow with them.
         slow: a variant of another one here, whose tests are among the slow ones.
         num_valid: classes in its tests, besides 3 padding rows.
 
-    What the one law's expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" the suite builds a
-    new state for every draw, with "batch" also a new query.
+    What the others mean is said by ``candax.testing.check_sampler``, which takes them.
     """
 
     factory: Callable[[int | None], Sampler]
@@ -92,8 +73,19 @@ class SamplerCase(NamedTuple):
     random: bool = True
     cautious: bool = False
     cost_grows: bool = False
+    fills_slots: bool = True
     slow: bool = False
     num_valid: int = 21
+
+    def check(self, num_groups: int | None, **options: Any) -> None:
+        """Checks it by the laws; ``options`` go to ``check_sampler``."""
+        told: dict[str, Any] = {name: getattr(self, name) for name in _TOLD}
+        # Two tests at a time on a busy machine are not what the bound on time is for.
+        told |= {"num_groups": num_groups, "seconds": 600.0}
+        testing.check_sampler(partial(self.factory, num_groups), **(told | options))
+
+
+_TOLD = ("support", "also_counted", "delta", "random", "cautious", "cost_grows", "fills_slots", "num_valid")
 
 
 def of_equal_counts(sampler: Sampler) -> Sampler:
@@ -171,7 +163,7 @@ SAMPLERS: dict[str, SamplerCase] = {
     ),
     "with_tail": SamplerCase(
         lambda g: samplers.with_tail(
-            samplers.uniform(3, num_groups=g, replacement=False), samplers.unigram(6, smoothing=1.0, num_groups=1)
+            samplers.uniform(3, num_groups=g, replacement=False), samplers.unigram(6, smoothing=4.0, num_groups=1)
         )
     ),
     "with_tail of top_k": SamplerCase(
@@ -301,45 +293,3 @@ LOSSES: dict[str, LossCase] = {
     "d_softmax": LossCase(losses.d_softmax, likelihood=False),
     "d_softmax corrected": LossCase(partial(losses.d_softmax, scale=1.0, corrected=True), likelihood=False),
 }
-
-
-DIM, BATCH_SIZE, NUM_LABELS = 4, 4, 3
-# Not ranked by id, ties, and three classes that were never seen. Behind the valid ones come padding rows whose vectors
-# are NaN and whose counts are large: a sampler that looks at either is found out.
-_COUNTS = [5, 0, 3, 12, 1, 1, 7, 0, 2, 9, 4, 4, 6, 2, 10, 3, 0, 8, 1, 11, 5]
-
-
-def make_classes(num_valid: int = 21, num_rows: int = 24, dim: int = DIM) -> Classes:
-    """A small output layer with padding rows that must never be used."""
-    rng = np.random.default_rng(0)
-    valid = np.arange(num_rows) < num_valid
-    counts = np.where(valid, np.resize(_COUNTS, num_rows), 50.0)
-    vectors = np.where(valid[:, None], rng.normal(size=(num_rows, dim)), np.nan)
-    biases = np.where(valid, 0.3 * rng.normal(size=num_rows), np.nan)
-    return cx.Classes(
-        jnp.asarray(vectors, jnp.float32),
-        jnp.asarray(biases, jnp.float32),
-        jnp.asarray(counts, jnp.float32),
-        jnp.int32(num_valid),
-    )
-
-
-def classes_of(case: SamplerCase) -> Classes:
-    """The classes that a sampler is tested on."""
-    return make_classes(case.num_valid, case.num_valid + 3)
-
-
-def make_query(key: jax.Array, classes: Classes, batch_size: int = BATCH_SIZE) -> Query:
-    """A random batch: normal embeddings, distinct labels, some examples with fewer labels than others."""
-    key_embeddings, key_labels, key_pads = jax.random.split(key, 3)
-    rows = classes.num_classes
-
-    def labels_of(key: jax.Array) -> jax.Array:
-        order = jnp.where(jnp.arange(rows) < classes.num_valid, jax.random.uniform(key, (rows,)), jnp.inf)
-        return jnp.argsort(order)[:NUM_LABELS].astype(jnp.int32)
-
-    labels = jax.vmap(labels_of)(jax.random.split(key_labels, batch_size))
-    sizes = 1 + jax.random.randint(key_pads, (batch_size, 1), 0, NUM_LABELS)
-    labels = jnp.where(jnp.arange(NUM_LABELS) < sizes, labels, -1)
-    embeddings = jax.random.normal(key_embeddings, (batch_size, classes.vectors.shape[1]))
-    return cx.Query(embeddings, labels, classes)

@@ -1,6 +1,9 @@
 """Planted faults: each breaks one law, and the suite must see it. A law that no fault breaks tests nothing."""
 
 import dataclasses
+import functools
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +18,8 @@ from candax.base import Candidates, Loss, SampledLogits, Sampler
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.samplers import static
 from candax.samplers.distinct import Distinct
-from tests.conformance import loss_laws, sampler_laws
-from tests.conformance.sampler_laws import Bench
-from tests.conformance.tables import SamplerCase, classes_seen, every_valid_class, make_classes
+from candax.testing import LawBroken, check_loss, check_sampler
+from candax.testing.problems import classes_seen
 
 
 def counts_times(sampler: Sampler, factor: float) -> Sampler:
@@ -97,21 +99,29 @@ def race_with_last_kept_arrival(key: Array, ids: Array, log_prob: Array, num_sam
     return Distinct(ids[order], -first < jnp.inf, -first[-1])
 
 
-def one_law_broken(
-    sampler: Sampler, support: Callable[..., np.ndarray] = every_valid_class, delta: float = 0.01
-) -> None:
-    with pytest.raises(AssertionError, match=r"biased|outside the support"):
-        sampler_laws.check_one_law(Bench(SamplerCase(lambda g: sampler, support, delta=delta), 1, make_classes()))
+def broken(law: str, factory: Sampler | Callable[[], Sampler], says: str = "", **case: Any) -> None:
+    """The fault is found within the 30 seconds that a fault may take, and the message names the law."""
+    start = time.monotonic()
+    with pytest.raises(LawBroken, match=rf"law \d \({law}\)|law of the types \({law}\)") as caught:
+        check_sampler(factory, laws=[law], seconds=30.0, **case)
+    assert re.search(says, str(caught.value)), caught.value
+    assert time.monotonic() - start < 30
+
+
+one_law_broken = functools.partial(
+    broken, "one_law", says=r"biased at .* class \d+: mean|outside the support: class \d+"
+)
 
 
 def test_one_law_sees_counts_off_by_two_percent() -> None:
     one_law_broken(counts_times(samplers.uniform(6), 1.02))
-    one_law_broken(counts_times(samplers.unigram(6), 1 / 1.02), classes_seen)
+    one_law_broken(counts_times(samplers.unigram(6), 1 / 1.02), support=classes_seen)
     one_law_broken(counts_times(samplers.uniform(6, replacement=False), 1.02))
 
 
 def test_one_law_sees_a_power_off_by_five_hundredths() -> None:
-    one_law_broken(reports_counts_of(samplers.unigram(6, power=0.8), samplers.unigram(6, power=0.75)), classes_seen)
+    faulty = reports_counts_of(samplers.unigram(6, power=0.8), samplers.unigram(6, power=0.75))
+    one_law_broken(faulty, support=classes_seen)
 
 
 def test_one_law_sees_ids_off_by_one() -> None:
@@ -149,76 +159,78 @@ def test_one_law_sees_observed_tries_as_tau() -> None:
         prob = jnp.exp(many.log_expected_count(with_replacement, candidates, ids, query)) / 64
         return jnp.log(-jnp.expm1(candidates.draw[:, None] * jnp.log1p(-prob)))
 
-    one_law_broken(good._replace(sample=sample, log_expected_count=good_count), classes_seen)
-
-
-def law_broken(check: Callable[[Bench], None], sampler: Sampler, num_groups: int | None = 1, **case: Any) -> None:
-    with pytest.raises(AssertionError):
-        check(Bench(SamplerCase(lambda g: sampler, **case), num_groups, make_classes()))
+    one_law_broken(good._replace(sample=sample, log_expected_count=good_count), support=classes_seen)
 
 
 def test_ids_law_sees_padding_impossible_classes_repeats_and_narrow_ids() -> None:
-    check = sampler_laws.check_ids
     uniform = samplers.uniform(6)
 
     def init_with_padding(key: Array, classes: Any) -> Any:
         return uniform.init(key, dataclasses.replace(classes, num_valid=jnp.int32(classes.num_classes)))
 
-    law_broken(check, uniform._replace(init=init_with_padding))
-    law_broken(check, changed_ids(uniform, lambda ids: ids - 1))
-    law_broken(check, changed_ids(uniform, lambda ids: ids.astype(jnp.int16)))
-    law_broken(check, samplers.uniform(6), support=classes_seen)
+    broken("ids", uniform._replace(init=init_with_padding), r"class 2[123] is drawn though only ids below 21 are valid")
+    broken("ids", changed_ids(uniform, lambda ids: ids - 1), "class -1 is out of range")
+    broken("ids", changed_ids(uniform, lambda ids: ids.astype(jnp.int16)), "ids are int16 where int32 is expected")
+    broken("ids", samplers.uniform(6), "class 1?[016] is drawn outside the support", support=classes_seen)
     repeating = samplers.uniform(6, replacement=False).facts
-    law_broken(check, uniform._replace(facts=repeating))
+    broken("ids", uniform._replace(facts=repeating), r"class \d+ is drawn twice in one set")
 
 
 def test_agreement_law_sees_counts_of_other_ids() -> None:
-    check = sampler_laws.check_counts_agree
     unigram = samplers.unigram(6)
-    law_broken(check, changed_ids(unigram, lambda ids: (ids + 1) % 21), support=classes_seen)
-    law_broken(check, unigram._replace(sample=counts_times(unigram, 1.0001).sample), support=classes_seen)
-    law_broken(check, unigram, support=every_valid_class)
+    broken("agreement", changed_ids(unigram, lambda ids: (ids + 1) % 21), r"class \d+ was drawn", support=classes_seen)
+    other = unigram._replace(sample=counts_times(unigram, 1.0001).sample)
+    broken("agreement", other, r"class \d+ was drawn with log expected count", support=classes_seen)
+    broken("agreement", unigram, r"class 1 is in the support and has log expected count -inf")
 
 
 def test_facts_law_sees_false_facts() -> None:
-    check = sampler_laws.check_facts
     unigram, distinct = samplers.unigram(6), samplers.unigram(6, replacement=False)
     covering = dataclasses.replace(unigram.facts, covers_all=True)
     independent = dataclasses.replace(distinct.facts, draw_independent=True)
-    law_broken(check, unigram._replace(facts=covering), support=classes_seen)
-    law_broken(check, distinct._replace(facts=independent), support=classes_seen)
-    law_broken(check, unigram._replace(facts=distinct.facts), support=classes_seen)
+    broken("facts", unigram._replace(facts=covering), "covers_all is True, but class 1", support=classes_seen)
+    broken("facts", distinct._replace(facts=independent), "draw_independent is True, but", support=classes_seen)
+    broken("facts", unigram._replace(facts=distinct.facts), "draw_independent is False", support=classes_seen)
 
 
-def test_state_law_sees_another_dtype() -> None:
+def test_state_laws_see_another_dtype() -> None:
     uniform = samplers.uniform(6)
 
     def refresh(state: Any, key: Array, classes: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), state)
 
-    law_broken(sampler_laws.check_state_keeps_structure, uniform._replace(refresh=refresh))
-    with pytest.raises(AssertionError, match="traced"):
-        sampler_laws.check_no_retrace(
-            Bench(SamplerCase(lambda g: uniform._replace(refresh=refresh)), 1, make_classes())
-        )
+    broken("state", uniform._replace(refresh=refresh), "refresh changes .* from int32.* to float32")
+    broken("retrace", uniform._replace(refresh=refresh), "traced again")
 
 
 def test_randomness_law_sees_fixed_keys_and_equal_groups() -> None:
-    check = sampler_laws.check_randomness
     uniform = samplers.uniform(6, num_groups=2)
-    law_broken(
-        check, uniform._replace(sample=lambda state, key, query: uniform.sample(state, jax.random.key(0), query))
-    )
-    law_broken(check, changed_ids(uniform, lambda ids: jnp.broadcast_to(ids[:1], ids.shape)), num_groups=2)
+    fixed = uniform._replace(sample=lambda state, key, query: uniform.sample(state, jax.random.key(0), query))
+    broken("randomness", fixed, "the key is ignored", num_groups=2)
+    same = changed_ids(uniform, lambda ids: jnp.broadcast_to(ids[:1], ids.shape))
+    broken("randomness", same, "group 1 always draws what group 0 draws", num_groups=2)
 
 
 def test_closure_law_sees_a_held_array() -> None:
     uniform, held = samplers.uniform(6), jnp.arange(3)
-    law_broken(sampler_laws.check_holds_no_arrays, changed_ids(uniform, lambda ids: ids + 0 * held[0]))
+    broken("closure", changed_ids(uniform, lambda ids: ids + 0 * held[0]), "arrays are closed over: sample.*held")
+
+
+def test_few_classes_law_sees_a_slot_left_empty() -> None:
+    """Only where classes are fewer than slots: the slot of the last class found is masked."""
+    distinct = samplers.uniform(6, replacement=False)
+
+    def sample(*args: Any) -> Candidates:
+        found = distinct.sample(*args)
+        few = jnp.sum(found.mask, axis=1, keepdims=True) < found.mask.shape[1]
+        last = jnp.cumsum(found.mask, axis=1) == jnp.sum(found.mask, axis=1, keepdims=True)
+        return dataclasses.replace(found, mask=found.mask & ~(few & last))
+
+    broken("few_classes", distinct._replace(sample=sample), "3 classes are drawn in group 0 where 4 can be")
 
 
 def test_cost_law_sees_a_pass_over_all_classes() -> None:
-    def factory(num_groups: int | None) -> Sampler:
+    def factory() -> Sampler:
         good = samplers.unigram(6)
 
         def sample(state: Any, key: Array, query: Any) -> Candidates:
@@ -227,9 +239,7 @@ def test_cost_law_sees_a_pass_over_all_classes() -> None:
 
         return good._replace(sample=sample)
 
-    case = SamplerCase(factory)
-    with pytest.raises(AssertionError):
-        sampler_laws.check_cost(Bench(case, 1, make_classes()), 1)
+    broken("cost", factory, "bytes of scratch at 100,000 classes")
 
 
 def softmax_keeping_hits(logits: SampledLogits) -> Array:
@@ -276,32 +286,37 @@ def reduced(logits: SampledLogits) -> Array:
     return jnp.mean(losses.css(logits))
 
 
+def trains_counts(logits: SampledLogits) -> Array:
+    counts = jnp.where(logits.sampled_mask, logits.sampled_log_expected_count, 0.0)
+    return losses.css(logits) + counts.sum(axis=1) - jax.lax.stop_gradient(counts.sum(axis=1))
+
+
 @pytest.mark.parametrize(
-    ("check", "faulty"),
+    ("law", "faulty"),
     [
-        (loss_laws.check_full_coverage, softmax_keeping_hits),
-        (loss_laws.check_full_coverage, sum_over_labels),
-        (loss_laws.check_full_coverage, lambda logits: 1.02 * losses.css(logits)),
-        (loss_laws.check_full_coverage, lambda logits: jax.lax.stop_gradient(losses.css(logits))),
-        (loss_laws.check_masked_do_not_matter, softmax_over_masked),
-        (loss_laws.check_masked_do_not_matter, masked_after_exp),
-        (loss_laws.check_finite_at_the_edges, exp_without_maximum),
-        (loss_laws.check_finite_at_the_edges, correction_without_guard),
-        (loss_laws.check_gradient_weights, lambda logits: 1.02 * losses.css(logits)),
-        (loss_laws.check_gradient_weights, sum_over_labels),
-        (loss_laws.check_order_does_not_matter, first_slot_ignored),
-        (loss_laws.check_examples_stand_alone, lambda logits: losses.css(logits) - jnp.mean(losses.css(logits))),
-        (loss_laws.check_shift_does_not_matter, lambda logits: losses.css(logits) + 1e-3 * logits.true[:, 0]),
-        (loss_laws.check_shape, reduced),
+        ("full_coverage", softmax_keeping_hits),
+        ("full_coverage", sum_over_labels),
+        ("full_coverage", lambda logits: 1.02 * losses.css(logits)),
+        ("full_coverage", lambda logits: jax.lax.stop_gradient(losses.css(logits))),
+        ("masked", softmax_over_masked),
+        ("masked", masked_after_exp),
+        ("finite", exp_without_maximum),
+        ("finite", correction_without_guard),
+        ("gradient_weights", lambda logits: 1.02 * losses.css(logits)),
+        ("gradient_weights", sum_over_labels),
+        ("order", first_slot_ignored),
+        ("alone", lambda logits: losses.css(logits) - jnp.mean(losses.css(logits))),
+        ("shift", lambda logits: losses.css(logits) + 1e-3 * logits.true[:, 0]),
+        ("counts", trains_counts),
+        ("shape", reduced),
     ],
 )
-def test_loss_laws_see_faults(check: Callable[[Loss], None], faulty: Loss) -> None:
-    with pytest.raises(AssertionError):
-        check(faulty)
+def test_loss_laws_see_faults(law: str, faulty: Loss) -> None:
+    with pytest.raises(LawBroken, match=rf"law (\d|of the types) \({law}\): .*\n.*\n"):
+        check_loss(faulty, laws=[law], seconds=30.0)
 
 
 @pytest.mark.parametrize("faulty", [softmax_keeping_hits, losses.subset_softmax, losses.sampled_softmax])
 def test_normaliser_law_sees_hits_kept_and_other_corrections(faulty: Loss) -> None:
-    support = np.broadcast_to(np.arange(24) < 21, (4, 24))
-    with pytest.raises(AssertionError, match="biased"):
-        loss_laws.check_unbiased_normaliser(faulty, samplers.log_uniform(6), support, make_classes())
+    with pytest.raises(LawBroken, match=r"law 1 \(normaliser\): biased .* the normaliser of example"):
+        check_loss(faulty, laws=["normaliser"], seconds=30.0)

@@ -8,7 +8,7 @@ from candax.experiments.css_figure1 import EXPECTED, SAMPLES, Figure1, figure1
 
 
 def test_errors_are_the_expected_ones(tmp_path):
-    figure1(Figure1(num_problems=600, out=tmp_path))
+    figure1(Figure1(num_problems=300, out=tmp_path))
     rows = json.loads((tmp_path / "results.json").read_text())
     error = {(row["method"], row["num_sampled"]): row["root_mean_square_error"] for row in rows}
     for method, expected in EXPECTED.items():

@@ -10,7 +10,7 @@ from candax.base import Candidates, Classes, Query, Sampler
 from candax.samplers import bernoulli
 from candax.samplers.bernoulli import poisson_thresholds
 from candax.samplers.thresholds import log_bin_probability
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 COUNTS = np.array([50.0, 3, 0, 12, 1, 7, 9, 30, 2, 4, 99])
 NUM_VALID = 10

@@ -10,7 +10,7 @@ import pytest
 import candax as cx
 from candax.base import Candidates, Query, Sampler, no_update
 from candax.samplers import bernoulli, every, learned_unigram, mixture, top_k, uniform, unigram, with_tail
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 NUM_CLASSES = 15
 RNG = np.random.default_rng(1)

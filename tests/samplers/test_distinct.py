@@ -10,7 +10,7 @@ import pytest
 
 from candax.samplers.distinct import Distinct, log_inclusion, race, stream
 from candax.samplers.thresholds import draw_bins, integer_thresholds
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 PROB = np.array([0.3, 0.25, 0.2, 0.15, 0.1])
 SKEWED = np.array([0.97, 0.01, 0.01, 0.005, 0.005])

@@ -10,7 +10,7 @@ import pytest
 import candax as cx
 from candax.base import Classes, Query
 from candax.samplers import in_batch
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 COUNTS = np.array([8.0, 0, 4, 3, 1])
 CLASSES = cx.Classes(jnp.zeros((6, 2)), None, jnp.asarray([*COUNTS, 77.0], jnp.float32), jnp.int32(5))

@@ -9,7 +9,7 @@ import candax as cx
 from candax.base import Sampler
 from candax.samplers import learned_clusters
 from candax.samplers.learned_clusters import Generator
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 NUM_CLASSES, PADDING, DIM = 20, 2, 3
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import candax as cx
 from candax.base import Query, Sampler
 from candax.samplers import learned_unigram
 from candax.samplers.learned_unigram import LabelMemory
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 NUM_CLASSES = 12
 CLASSES = cx.Classes(jnp.zeros((NUM_CLASSES + 2, 2)), None, None, jnp.int32(NUM_CLASSES))

@@ -110,4 +110,11 @@ def test_ids_ranked_ignores_the_counts() -> None:
 
 def test_counts_or_ranks_are_needed() -> None:
     with pytest.raises(ValueError, match=r"log_uniform \(with ids_ranked=False\) needs label frequencies"):
-        log_uniform(2).init(jax.random.key(0), make(None, 5))
+        log_uniform(2, ids_ranked=False).init(jax.random.key(0), make(None, 5))
+
+
+def test_without_counts_ids_are_taken_for_ranks_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="in order of falling frequency"):
+        state = log_uniform(2).init(jax.random.key(0), make(None, 5))
+    wanted = log_uniform(2, ids_ranked=True).init(jax.random.key(0), make(None, 5))
+    assert jax.tree.structure(state) == jax.tree.structure(wanted)

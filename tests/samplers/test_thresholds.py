@@ -15,7 +15,7 @@ from candax.samplers.thresholds import (
     log_bin_probability,
     random_below,
 )
-from tests.conformance.statistics import check_mean
+from candax.testing.statistics import check_mean
 
 
 def units(thresholds: jax.Array) -> np.ndarray:

@@ -13,9 +13,8 @@ import pytest
 from candax import samplers
 from candax.samplers.lsh import codes
 from candax.samplers.lsh.dwta import dwta_collision
-from tests.conformance import sampler_laws as laws
-from tests.conformance import statistics
-from tests.conformance.tables import SamplerCase, classes_of
+from candax.testing import SAMPLER_LAWS, LawBroken
+from tests.conformance.tables import SamplerCase
 
 
 def concordant(bin_size):
@@ -29,7 +28,7 @@ def concordant(bin_size):
 
 
 simhash = functools.partial(samplers.lsh, hash=samplers.simhash(), num_tables=3, num_hashes=2, capacity=None)
-one_group = SamplerCase(lambda g: simhash(num_groups=g), groups=(None,), delta=0.05, random=False)
+one_group = SamplerCase(lambda g: simhash(num_groups=g), groups=(None,), delta=0.05, random=False, fills_slots=False)
 
 CASES = {
     "simhash": one_group,
@@ -42,17 +41,6 @@ CASES = {
 }
 
 
-@functools.cache
-def bench_of(name):
-    return laws.Bench(CASES[name], None, classes_of(CASES[name]))
-
-
-@pytest.fixture
-def small_chunks(monkeypatch):
-    """A draw is a whole index here, and 5 % need few of them."""
-    monkeypatch.setattr(statistics, "CHUNK", 1 << 12)
-
-
 # The others take longer than the quick suite has.
 QUICK = ("simhash folded", "dwta")
 
@@ -61,9 +49,8 @@ NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.usefixtures("small_chunks")
-def test_one_law(name):
-    laws.check_one_law(bench_of(name))
+def test_sampler(name):
+    CASES[name].check(None, laws=[law for law in SAMPLER_LAWS if law != "cost"])
 
 
 def with_faulty_counts(sampler, factor):
@@ -76,44 +63,20 @@ def with_faulty_counts(sampler, factor):
 
 def one_law_broken(factory):
     case = one_group._replace(factory=factory)
-    with pytest.raises(AssertionError, match=r"biased|draws would be needed"):
-        laws.check_one_law(laws.Bench(case, None, classes_of(case)))
+    with pytest.raises(
+        LawBroken, match=r"law 1 \(one_law\): (biased at .* class \d+: mean|not decided: .* class \d+ has)"
+    ):
+        case.check(None, laws=["one_law"], seconds=30.0)
 
 
 @pytest.mark.parametrize("factor", [pytest.param(1.1, marks=pytest.mark.slow), 1 / 1.1])
-@pytest.mark.usefixtures("small_chunks")
 def test_one_law_sees_counts_off_by_ten_percent(factor):
     one_law_broken(lambda g: with_faulty_counts(simhash(), factor))
 
 
-@pytest.mark.usefixtures("small_chunks")
 def test_one_law_sees_counts_without_the_folding_term(monkeypatch):
     monkeypatch.setattr(codes, "log_inclusion_of_one_table", lambda log_p, num_hashes, *_: num_hashes * log_p)
     one_law_broken(CASES["simhash folded"].factory)
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        laws.check_ids,
-        laws.check_counts_agree,
-        laws.check_facts,
-        laws.check_state_keeps_structure,
-        laws.check_randomness,
-        laws.check_no_retrace,
-        laws.check_holds_no_arrays,
-    ],
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_law(check, name):
-    check(bench_of(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_ids_and_counts_with_fewer_classes_than_slots(name):
-    bench = laws.small_bench(CASES[name], None)
-    laws.check_ids(bench)
-    laws.check_counts_agree(bench)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +104,4 @@ def test_cost_does_not_grow_with_num_classes(query, num_groups, near):
             update_every=2 if query == "label" else 1,
         )
 
-    laws.check_cost(laws.Bench(SamplerCase(factory), num_groups, classes_of(SamplerCase(factory))), num_groups)
+    SamplerCase(factory).check(num_groups, laws=["cost"])

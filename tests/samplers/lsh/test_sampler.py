@@ -13,8 +13,8 @@ import candax as cx
 from candax import losses, samplers
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import distinct, distinct_below, is_found, thin, thin_and_fill
-from tests.conformance import statistics
-from tests.conformance.tables import make_classes, make_query
+from candax.testing import statistics
+from candax.testing.problems import make_classes, make_query
 from tests.training import problems
 
 DIM, NUM_CLASSES = 8, 200
@@ -115,7 +115,7 @@ def test_the_stated_counts_are_near_the_truth_where_they_are_approximate():
 def test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias(monkeypatch):
     """The adaptive estimator of Spring and Shrivastava: exp(css + true logit) has mean Z over indexes."""
     monkeypatch.setattr(statistics, "CHUNK", 1 << 12)
-    classes = make_classes(num_valid=12, num_rows=14)
+    classes = make_classes(num_valid=12, num_classes=14)
     query = make_query(jax.random.key(1), classes)
     query = dataclasses.replace(query, labels=query.labels[:, :1])
     sampler = samplers.lsh(hash=samplers.simhash(), num_tables=4, num_hashes=2, capacity=None)

@@ -1,0 +1,164 @@
+"""A sampler on the bench: initialised, with a query, and compiled once for all laws."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.base import Candidates, Classes, Query, Sampler
+from candax.testing.broken import Clock, LawBroken
+from candax.testing.problems import BATCH_SIZE, Support, every_valid_class, make_classes, make_query
+
+# Draws in one call of the compiled function that all laws but the one law use.
+DRAWS = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What ``check_sampler`` is told about a sampler; the meaning of each field is in its docstring."""
+
+    support: Support = every_valid_class
+    also_counted: Support | None = None
+    num_groups: int | None = 1
+    delta: float = 0.01
+    random: bool = True
+    cautious: bool = False
+    cost_grows: bool = False
+    fills_slots: bool = True
+    each_group: bool = False
+    num_valid: int = 21
+    num_classes: int = 24
+
+
+def build(sampler: Any) -> Sampler:
+    """The sampler itself, or what its factory builds."""
+    if isinstance(sampler, Sampler):
+        return sampler
+    wanted = "expected a candax.Sampler or a function without arguments that returns one"
+    if not callable(sampler):
+        raise TypeError(f"{wanted}; got {type(sampler).__name__}: {sampler!r}")
+    try:
+        inspect.signature(sampler).bind()
+    except TypeError:
+        raise TypeError(
+            f"{wanted}; got a function that needs arguments {inspect.signature(sampler)}: bind them, as in "
+            f"lambda: my_sampler(6)"
+        ) from None
+    built = sampler()
+    if not isinstance(built, Sampler):
+        raise TypeError(f"{wanted}; its factory returned {type(built).__name__}: return candax.Sampler(init=, ...)")
+    return built
+
+
+class Bench:
+    """A sampler with what the laws ask of it; ``on`` gives the same one other classes without compiling anew."""
+
+    def __init__(self, factory: Any, case: Case, clock: Clock) -> None:
+        self.factory, self.case, self.clock = factory, case, clock
+        self.sampler = build(factory)
+        self.groups = BATCH_SIZE if case.num_groups is None else case.num_groups
+        # True: sample is compiled for all that it should ever be given.
+        self.complete = False
+
+        def sample(*args: Any) -> Candidates:
+            if self.complete:
+                raise LawBroken("sample is traced again after refresh, and so would be compiled again in training")
+            return self.sampler.sample(*args)
+
+        def many(state: Any, key: jax.Array, query: Query) -> Candidates:
+            return jax.vmap(sample, in_axes=(None, 0, None))(state, jax.random.split(key, DRAWS), query)
+
+        def stated(state: Any, found: Candidates, query: Query) -> tuple[jax.Array, jax.Array]:
+            ids = jnp.broadcast_to(jnp.arange(query.classes.num_classes), (self.groups, query.classes.num_classes))
+            count = functools.partial(self.sampler.log_expected_count, state, found)
+            return count(found.ids, query), count(ids.astype(jnp.int32), query)
+
+        self._many, self._one, self._stated = jax.jit(many), jax.jit(sample), jax.jit(stated)
+        self._place(make_classes(case.num_valid, case.num_classes))
+
+    def _place(self, classes: Classes) -> None:
+        self.classes = classes
+        self.query = make_query(jax.random.key(11), classes)
+        self.state = self.sampler.init(jax.random.key(12), classes)
+        self.support = self._support(self.case.support, "support")
+        self.counted = self.support
+        if self.case.also_counted is not None:
+            self.counted = self.support | self._support(self.case.also_counted, "also_counted")
+        self._check_types()
+
+    def _support(self, function: Support, name: str) -> np.ndarray:
+        support = np.asarray(function(self.classes, self.query, self.groups))
+        shape = (self.groups, self.classes.num_classes)
+        if support.shape != shape or support.dtype != bool:
+            raise ValueError(
+                f"{name}: expected bool[groups, num_classes] = bool{list(shape)}; it returned "
+                f"{support.dtype}{list(support.shape)}"
+            )
+        return support
+
+    def _check_types(self) -> None:
+        """What is drawn is of the shapes and dtypes of ``Candidates``: all other laws rely on it."""
+        found = jax.eval_shape(self.sampler.sample, self.state, jax.random.key(0), self.query)
+        if not isinstance(found, Candidates):
+            raise TypeError(f"sample: expected it to return candax.Candidates; it returned {type(found).__name__}")
+        for name, dtype in (("ids", jnp.int32), ("log_expected_count", jnp.float32), ("mask", jnp.bool_)):
+            field = getattr(found, name)
+            if field.dtype != dtype:
+                self._broken(f"{name} are {field.dtype} where {jnp.dtype(dtype)} is expected")
+            if len(field.shape) != 2 or field.shape != found.ids.shape:
+                self._broken(
+                    f"{name} have shape {field.shape} and ids {found.ids.shape} where both should have [groups, slots]"
+                )
+        if found.ids.shape[0] != self.groups:
+            self._broken(
+                f"{found.ids.shape[0]} groups are drawn for a batch of {BATCH_SIZE} where {self.groups} are expected; "
+                f"say how many it should have with num_groups= (None: one group per example)"
+            )
+
+    def _broken(self, what: str) -> None:
+        raise LawBroken(f"law 2 (ids) of {name_of(self.sampler)}: {what}.\nWhat to look at: what sample returns.")
+
+    def on(self, classes: Classes) -> "Bench":
+        """The same sampler, compiled as it is, on other classes of the same shapes."""
+        other = object.__new__(Bench)
+        other.__dict__.update({name: value for name, value in self.__dict__.items() if name != "drawn"})
+        other._place(classes)
+        return other
+
+    def many(self, seed: int) -> Candidates:
+        """Candidates with a leading axis of ``DRAWS`` draws."""
+        return self._many(self.state, jax.random.key(seed), self.query)
+
+    @functools.cached_property
+    def drawn(self) -> Candidates:
+        """What most laws look at: the draws of one seed."""
+        return self.many(13)
+
+    def one(self, seed: int) -> Candidates:
+        """One draw. Rounding may differ from that of many draws at a time, and counts must agree to the last bit."""
+        return self._one(self.state, jax.random.key(seed), self.query)
+
+    def stated(self, found: Candidates) -> tuple[np.ndarray, np.ndarray]:
+        """Log expected counts after one draw, of its ids [groups, slots] and of all classes [groups, num_classes]."""
+        of_ids, of_all = self._stated(self.state, found, self.query)
+        for name, counts, width in (("the ids drawn", of_ids, found.ids.shape[1]), ("all ids", of_all, None)):
+            shape = (self.groups, self.classes.num_classes if width is None else width)
+            if counts.shape != shape or counts.dtype != jnp.float32:
+                raise LawBroken(
+                    f"log_expected_count of {name} is {counts.dtype}{list(counts.shape)} where "
+                    f"float32{list(shape)} is expected"
+                )
+        return np.asarray(of_ids), np.asarray(of_all)
+
+
+def name_of(sampler: Sampler) -> str:
+    """How messages call a sampler: by the function that made its ``sample``."""
+    function: Callable[..., Any] = sampler.sample
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__name__).replace(".<locals>.", " > ")

@@ -1,0 +1,174 @@
+"""The two functions that check a sampler or a loss of one's own against candax's laws."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from candax.base import Loss, Sampler
+from candax.samplers import log_uniform
+from candax.testing.bench import Bench, Case, name_of
+from candax.testing.broken import Clock, check_laws, chosen_laws
+from candax.testing.loss_laws import LIKELIHOOD, LOSS_LAWS, LossBench
+from candax.testing.problems import NUM_LABELS, Support, every_valid_class
+from candax.testing.sampler_laws import SAMPLER_LAWS
+
+
+def check_sampler(
+    factory: Sampler | Callable[[], Sampler],
+    *,
+    support: Support | None = None,
+    also_counted: Support | None = None,
+    num_groups: int | None = 1,
+    delta: float = 0.01,
+    random: bool = True,
+    cautious: bool = False,
+    cost_grows: bool = False,
+    fills_slots: bool = True,
+    each_group: bool = False,
+    num_valid: int = 21,
+    num_classes: int | None = None,
+    laws: Iterable[str] | None = None,
+    seconds: float = 60.0,
+) -> None:
+    """Checks a sampler against candax's laws on a small problem of 4 examples; returns nothing if it obeys them all.
+
+    The one law, E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] = 1 for every class c that can be drawn, is
+    tested with two gates: the mean is within 5 standard errors of 1, and 5 standard errors are less than ``delta``.
+    What its expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" every draw has a new state,
+    with "batch" also a new batch. A gross fault ends it in seconds, and ``seconds`` bound it.
+
+    Args:
+        factory: the sampler, or a function without arguments that returns it. Let it draw few samples (say 6), so
+            that few draws see a bias.
+        support: which classes it can draw, as ``(classes, query, groups) -> bool[groups, num_classes]`` of numpy
+            (default: all valid ones).
+        also_counted: classes outside the support that have a finite count nevertheless, of the same form.
+        num_groups: how many candidate sets it draws for the 4 examples (1, 2 or 4; None: one per example).
+        delta: the relative bias that must be seen: 1 %, or more where every draw needs a new index.
+        random: False for a sampler that draws the same candidates for every key.
+        cautious: True if ``facts`` promise less than what holds here: counts do not depend on the draw.
+        cost_grows: True for a sampler that is meant to look at all classes: excuses it from law 5.
+        fills_slots: False for a sampler without replacement that may leave slots empty though classes are left.
+        each_group: True: the one law for each group instead of for their average (up to 4 times as many draws).
+        num_valid: classes of the problem that can be drawn.
+        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
+        laws: names of the laws to check, keys of ``candax.testing.SAMPLER_LAWS`` (default: all).
+        seconds: bound on the time; what is compiled when it ends is still finished.
+
+    Raises:
+        LawBroken: a law is broken, or not decided in time. The message names the law, the class, by how much, and
+            what to look at.
+        TypeError: ``factory`` is no sampler and returns none.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> import candax as cx
+        >>> from candax.testing import check_sampler
+        >>> check_sampler(lambda: cx.samplers.uniform(6), laws=["ids", "agreement", "facts", "closure"])
+
+        A sampler whose counts are too large by 2 %:
+
+        >>> import jax.numpy as jnp
+        >>> good = cx.samplers.uniform(6)
+        >>> faulty = good._replace(log_expected_count=lambda *args: good.log_expected_count(*args) + jnp.log(1.02))
+        >>> check_sampler(faulty, laws=["agreement"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        candax.testing.LawBroken: ..., law 1 (agreement): class ... was drawn with log expected count ...
+    """
+    num_classes = num_valid + 3 if num_classes is None else num_classes
+    if not NUM_LABELS <= num_valid <= num_classes:
+        raise ValueError(f"expected {NUM_LABELS} <= num_valid <= num_classes; got {num_valid} and {num_classes}")
+    if num_groups not in (None, 1, 2, 4):
+        raise ValueError(f"num_groups: expected 1, 2, 4 or None (one per example: 4); got {num_groups}")
+    _check_positive(delta=delta, seconds=seconds)
+    names = chosen_laws(laws, SAMPLER_LAWS, list(SAMPLER_LAWS))
+    case = Case(
+        support=every_valid_class if support is None else support,
+        also_counted=also_counted,
+        num_groups=num_groups,
+        delta=delta,
+        random=random,
+        cautious=cautious,
+        cost_grows=cost_grows,
+        fills_slots=fills_slots,
+        each_group=each_group,
+        num_valid=num_valid,
+        num_classes=num_classes,
+    )
+    clock = Clock(seconds)
+    bench = Bench(factory, case, clock)
+    check_laws(names, SAMPLER_LAWS, bench, name_of(bench.sampler), clock)
+
+
+def check_loss(
+    loss: Loss,
+    *,
+    likelihood: bool = False,
+    unbiased_normaliser: bool = False,
+    sampler: Sampler | Callable[[], Sampler] | None = None,
+    support: Support | None = None,
+    num_groups: int | None = 1,
+    num_valid: int = 21,
+    laws: Iterable[str] | None = None,
+    seconds: float = 60.0,
+) -> None:
+    """Checks a loss against candax's laws on small random logits; returns nothing if it obeys them all.
+
+    Args:
+        loss: ``SampledLogits -> float32[B]``, with its hyperparameters bound (``functools.partial``).
+        likelihood: True: it approximates the softmax negative log-likelihood. So with every class as a candidate and
+            expected count 1 it is the full softmax, adding a constant to all logits does not change it, and the
+            gradient weights of an example are in [-1, 1] and sum to 0.
+        unbiased_normaliser: True: E[exp(loss + mean true logit)] is the softmax normaliser, for any sampler that obeys
+            the one law.
+        sampler: the sampler for that (default ``candax.samplers.log_uniform(6)``).
+        support: which classes that sampler can draw, as for ``check_sampler``.
+        num_groups: how many candidate sets it draws for 4 examples, as for ``check_sampler``.
+        num_valid: classes in that test.
+        laws: names of the laws to check, keys of ``candax.testing.LOSS_LAWS`` (default: all that the loss promises).
+        seconds: bound on the time.
+
+    Raises:
+        LawBroken: a law is broken, or not decided in time. The message names the law, where, by how much, and what to
+            look at.
+        TypeError: ``loss`` cannot be called or returns no array.
+        ValueError: a name in ``laws`` is unknown.
+
+    Example:
+        >>> import candax as cx
+        >>> from candax.testing import check_loss
+        >>> check_loss(cx.losses.css, laws=["shape", "order", "alone"])
+        >>> check_loss(lambda logits: cx.losses.css(logits).mean())  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        candax.testing.LawBroken: <lambda>, the law of the types (shape): the loss has shape () where (5,) ...
+    """
+    if not callable(loss):
+        raise TypeError(f"expected a function SampledLogits -> float32[B]; got {type(loss).__name__}: {loss!r}")
+    _check_positive(seconds=seconds)
+    promised = {"normaliser": unbiased_normaliser} | dict.fromkeys(LIKELIHOOD, likelihood)
+    names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
+    # All others rely on it.
+    names = ["shape", *(name for name in names if name != "shape")]
+    case = Case(
+        support=every_valid_class if support is None else support,
+        num_groups=num_groups,
+        num_valid=num_valid,
+        num_classes=num_valid + 3,
+    )
+    clock = Clock(seconds)
+    bench = LossBench(loss, log_uniform(6) if sampler is None else sampler, case, clock)
+    check_laws(names, LOSS_LAWS, bench, _name(loss), clock)
+
+
+def _name(loss: Any) -> str:
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, "__name__", type(loss).__name__)
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name}: expected a number above 0; got {value}")

@@ -1,0 +1,275 @@
+"""The laws of losses, as functions of a ``LossBench``; ``LOSS_LAWS`` is the table of them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from candax.base import Candidates, Loss, SampledLogits
+from candax.testing.bench import Case
+from candax.testing.broken import Clock, Law, LawBroken
+from candax.testing.normaliser import check_normaliser
+from candax.testing.problems import extreme_logits, logits_of, make_classes, make_logits, make_query
+
+B, T, S = 5, 3, 6
+# Random extreme examples that law "finite" tries.
+EXTREMES = 1 << 13
+_PARTS = ("the loss", "the gradient of true logits", "the gradient of sampled logits")
+
+
+class LossBench:
+    """A loss on the bench, compiled once per shape of its logits."""
+
+    def __init__(self, loss: Loss, sampler: Any, case: Case, clock: Clock) -> None:
+        self.loss, self.sampler, self.case, self.clock = loss, sampler, case, clock
+
+        def total(true: Array, sampled: Array, logits: SampledLogits) -> tuple[Array, Array]:
+            values = loss(dataclasses.replace(logits, true=true, sampled=sampled))
+            return jnp.sum(values), values
+
+        def value_and_gradient(logits: SampledLogits) -> tuple[Array, Array, Array]:
+            value_and_grad = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+            (_, values), (of_true, of_sampled) = value_and_grad(logits.true, logits.sampled, logits)
+            return values, of_true, of_sampled
+
+        self._value_and_gradient, self._values = jax.jit(value_and_gradient), jax.jit(loss)
+
+    def check_types(self, logits: SampledLogits) -> None:
+        """The loss is one float32 number per example: all other laws rely on it."""
+        values: Any = jax.eval_shape(self.loss, logits)
+        if not hasattr(values, "shape") or not hasattr(values, "dtype"):
+            raise TypeError(f"loss: expected an array float32[B]; it returned {type(values).__name__}")
+        if values.shape != logits.true.shape[:1]:
+            raise LawBroken(
+                f"the loss has shape {values.shape} where {logits.true.shape[:1]} is expected, one number per example: "
+                f"do not reduce over the batch"
+            )
+        if values.dtype != jnp.float32:
+            raise LawBroken(f"the loss is {values.dtype} where float32 is expected")
+
+    def value_and_gradient(self, logits: SampledLogits) -> tuple[np.ndarray, ...]:
+        """The loss [B] and its gradients with respect to true and sampled logits."""
+        return tuple(np.asarray(part) for part in self._value_and_gradient(logits))
+
+    def values(self, logits: SampledLogits) -> np.ndarray:
+        """The loss [B]; logits of the usual shape need nothing compiled that the gradient has not."""
+        usual = logits.sampled.shape == (B, S)
+        return self.value_and_gradient(logits)[0] if usual else np.asarray(self._values(logits))
+
+
+def _close(got: Any, wanted: Any, rtol: float, atol: float, what: str) -> None:
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    off = ~np.isclose(got, wanted, rtol=rtol, atol=atol)
+    if np.any(off):
+        difference = np.where(off, np.where(np.isnan(got), np.inf, np.abs(got - wanted)), -1)
+        worst = tuple(int(i) for i in np.unravel_index(np.argmax(difference), got.shape))
+        share = f" ({100 * (got[worst] / wanted[worst] - 1):+.2f} %)" if wanted[worst] else ""
+        raise LawBroken(
+            f"{what}: {got[worst]:.6g} where {wanted[worst]:.6g} is expected{share} at {worst}, and {np.sum(off)} of "
+            f"{off.size} entries differ"
+        )
+
+
+def _all(fine: Any, what: str) -> None:
+    if not np.all(fine):
+        where = tuple(int(i) for i in np.argwhere(~np.asarray(fine))[0])
+        raise LawBroken(f"{what}, at {where} first and in {np.sum(~np.asarray(fine))} of {np.size(fine)} entries")
+
+
+def check_shape(bench: LossBench) -> None:
+    """One unreduced float32 number per example."""
+    bench.check_types(make_logits(0))
+
+
+def check_full_coverage(bench: LossBench) -> None:
+    """Law 3: with every class as a candidate and expected count 1: the full softmax, value and gradient."""
+    classes = make_classes(num_valid=20, num_classes=20)
+    query = make_query(jax.random.key(3), classes, batch_size=6)
+    everything = jnp.arange(20, dtype=jnp.int32)[None]
+    candidates = Candidates(everything, jnp.zeros((1, 20)), jnp.ones((1, 20), bool))
+
+    def sampled_loss(*layer: Array) -> tuple[Array, Array]:
+        values = bench.loss(logits_of(layer, query.labels, candidates, jnp.zeros(query.labels.shape), 20))  # type: ignore[arg-type]
+        return jnp.sum(values), values
+
+    layer = (query.embeddings, classes.vectors, classes.biases)
+    (_, values), gradients = jax.jit(jax.value_and_grad(sampled_loss, argnums=(0, 1, 2), has_aux=True))(*layer)
+    expected, *expected_gradients = full_softmax_by_hand(layer, query.labels)
+    _close(values, expected, 2e-5, 2e-6, "the loss of an example")
+    for name, got, wanted in zip(("embeddings", "vectors", "biases"), gradients, expected_gradients, strict=True):
+        _close(got, wanted, 2e-4, 2e-6, f"the gradient of {name}")
+
+
+def full_softmax_by_hand(layer: Any, labels: Array) -> tuple[np.ndarray, ...]:
+    """Float64 losses [B] and the gradients of their sum: the definition, with target 1 / |Y| on each label."""
+    embeddings, vectors, biases = (np.asarray(part, np.float64) for part in layer)
+    logits = embeddings @ vectors.T + biases
+    top = logits.max(axis=1, keepdims=True)
+    log_normaliser = top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    target = np.zeros_like(logits)
+    for b, of_example in enumerate(np.asarray(labels)):
+        real = of_example[of_example >= 0]
+        target[b, real] = 1 / len(real)
+    residual = np.exp(logits - log_normaliser) - target
+    values = log_normaliser[:, 0] - (target * logits).sum(axis=1)
+    return values, residual @ vectors, residual.T @ embeddings, residual.sum(axis=0)
+
+
+def check_gradient_weights(bench: LossBench) -> None:
+    """Law 4: each class's weight is in [-1, 1], the weights of an example sum to 0."""
+    for seed in range(20):
+        logits = make_logits(seed, scale=1.0 if seed % 2 else 30.0)
+        _, of_true, of_sampled = bench.value_and_gradient(logits)
+        largest = np.max(np.abs(of_true))
+        _all(np.abs(of_true) <= 1 + 1e-6, f"the weight of a label is outside [-1, 1] (the largest is {largest:.6g})")
+        # A class may stand in several slots; weights of sampled classes are >= 0, so that all slots together bound it.
+        _all(of_sampled >= 0, f"the weight of a sampled class is below 0 (the least is {np.min(of_sampled):.6g})")
+        largest = np.max(of_sampled.sum(axis=1))
+        _all(of_sampled.sum(axis=1) <= 1 + 1e-6, f"the weights of the samples are above 1 together ({largest:.6g})")
+        _close(of_true.sum(axis=1) + of_sampled.sum(axis=1), np.zeros(B), 0, 1e-5, "the sum of an example's weights")
+
+
+def check_masked(bench: LossBench) -> None:
+    """Law 2: whatever masked slots hold, NaN included, reaches neither value nor gradient."""
+    for seed in range(5):
+        logits = make_logits(seed)
+        clean = bench.value_and_gradient(logits)
+        for name, part in zip(_PARTS, clean, strict=True):
+            _all(np.isfinite(part), f"{name} is not finite")
+        _all(clean[1][~np.asarray(logits.true_mask)] == 0, "a masked label has a gradient")
+        _all(clean[2][~np.asarray(logits.sampled_mask)] == 0, "a masked sample has a gradient")
+        for rubbish in (np.nan, np.inf, -np.inf, 1e30):
+            dirty = dataclasses.replace(
+                logits,
+                true=jnp.where(logits.true_mask, logits.true, rubbish),
+                true_log_expected_count=jnp.where(logits.true_mask, logits.true_log_expected_count, rubbish),
+                sampled=jnp.where(logits.sampled_mask, logits.sampled, rubbish),
+                sampled_log_expected_count=jnp.where(logits.sampled_mask, logits.sampled_log_expected_count, rubbish),
+                hits=logits.hits | ~logits.sampled_mask,
+            )
+            for name, got, wanted in zip(_PARTS, bench.value_and_gradient(dirty), clean, strict=True):
+                _close(got, wanted, 1e-6, 1e-7, f"{name}, once masked slots hold {rubbish}")
+
+
+def check_finite(bench: LossBench) -> None:
+    """Law 4 at no candidates, all hits, impossible classes, extreme logits; an example without labels costs nothing."""
+    logits = make_logits(1)
+    none = jnp.zeros((B, S), bool)
+    impossible = jnp.full((B, T), -jnp.inf), jnp.full((B, S), -jnp.inf)
+    cases = {
+        "without candidates": dataclasses.replace(logits, sampled_mask=none),
+        "when all candidates are hits": dataclasses.replace(logits, hits=~none, sampled_mask=~none),
+        "when labels are impossible": dataclasses.replace(logits, true_log_expected_count=impossible[0]),
+        "when samples have count 0": dataclasses.replace(logits, sampled_log_expected_count=impossible[1]),
+    }
+    for true in (-80.0, 80.0):
+        for sampled in (-80.0, 80.0):
+            edge = dataclasses.replace(logits, true=jnp.full((B, T), true), sampled=jnp.full((B, S), sampled))
+            which = f"at true logits {true:g} and sampled logits {sampled:g}"
+            cases[which] = edge
+            rare = dataclasses.replace(edge, sampled_log_expected_count=jnp.full((B, S), -80.0))
+            cases[f"{which} of rare classes"] = rare
+            cases[f"{which} without candidates"] = dataclasses.replace(edge, sampled_mask=none)
+    for which, case in cases.items():
+        for name, part in zip(_PARTS, bench.value_and_gradient(case), strict=True):
+            _all(np.isfinite(part), f"{name} is not finite {which}")
+    unlabelled = dataclasses.replace(logits, true_mask=jnp.zeros((B, T), bool))
+    for name, part in zip(_PARTS, bench.value_and_gradient(unlabelled), strict=True):
+        _all(part == 0, f"{name} of an example without labels is not 0")
+    empty = jax.tree.map(lambda field: field[:, :0], logits)
+    _all(bench.values(empty) == 0, "the loss without labels and without candidates is not 0")
+    extremes = extreme_logits(0, EXTREMES)
+    for name, part in zip(_PARTS, bench.value_and_gradient(extremes), strict=True):
+        bad = np.argwhere(~np.isfinite(part))
+        if len(bad):
+            leaves, structure = jax.tree.flatten(extremes)
+            which = jax.tree.unflatten(structure, [np.asarray(leaf)[bad[0][0]].tolist() for leaf in leaves])
+            raise LawBroken(f"{name} is not finite for some of {EXTREMES:,} extreme examples; the first is {which}")
+
+
+def check_order(bench: LossBench) -> None:
+    """Permuting the samples changes nothing but rounding."""
+    for seed in range(5):
+        logits = make_logits(seed)
+        order = np.random.default_rng(seed).permutation(S)
+        names = ("sampled", "sampled_log_expected_count", "sampled_mask", "hits")
+        permuted = dataclasses.replace(logits, **{name: getattr(logits, name)[:, order] for name in names})
+        _close(bench.values(permuted), bench.values(logits), 1e-5, 1e-6, "the loss with its samples in another order")
+
+
+def check_alone(bench: LossBench) -> None:
+    """What an example costs does not depend on the rest of the batch."""
+    logits = make_logits(3)
+    alone = [bench.values(jax.tree.map(lambda field, b=b: field[b : b + 1], logits)) for b in range(B)]
+    _close(np.concatenate(alone), bench.values(logits), 1e-5, 1e-6, "the loss of an example without the others")
+
+
+def check_counts(bench: LossBench) -> None:
+    """Corrections are constants: an adaptive sampler's counts must not be trained through the loss."""
+    logits = make_logits(0)
+
+    def total(true_count: Array, sampled_count: Array) -> Array:
+        counts: dict[str, Any] = {"true_log_expected_count": true_count, "sampled_log_expected_count": sampled_count}
+        return jnp.sum(bench.loss(dataclasses.replace(logits, **counts)))
+
+    of_counts = jax.jit(jax.grad(total, argnums=(0, 1)))(
+        logits.true_log_expected_count, logits.sampled_log_expected_count
+    )
+    for part in of_counts:
+        largest = np.max(np.abs(np.nan_to_num(part, nan=np.inf)))
+        _all(np.asarray(part) == 0, f"log expected counts have a gradient (up to {largest:.4g})")
+
+
+def check_shift(bench: LossBench) -> None:
+    """Adding a constant to all logits leaves a likelihood as it is."""
+    logits = make_logits(2)
+    for shift in (-7.5, 40.0):
+        shifted = dataclasses.replace(logits, true=logits.true + shift, sampled=logits.sampled + shift)
+        _close(bench.values(shifted), bench.values(logits), 1e-4, 1e-5, f"the loss after adding {shift} to all logits")
+
+
+LOSS_LAWS: dict[str, Law] = {
+    "shape": Law(0, "a loss is one unreduced float32 number per example", "reductions over the batch", check_shape),
+    "masked": Law(
+        2,
+        "masked slots reach neither value nor gradient, also when they hold NaN",
+        "jnp.where before exp, log and division too: a gradient of 0 * NaN is NaN",
+        check_masked,
+    ),
+    "finite": Law(
+        4,
+        "no loss and no gradient is NaN or infinite for logits within +-80, any mask and any count",
+        "exp without its maximum, log of 0 and -inf - -inf; candax.losses corrects counts safely",
+        check_finite,
+    ),
+    "order": Law(0, "the order of the samples does not matter", "slots that are treated by position", check_order),
+    "alone": Law(0, "examples do not depend on each other", "means or maxima over the batch", check_alone),
+    "counts": Law(
+        0, "no gradient flows into log expected counts", "jax.lax.stop_gradient around the counts", check_counts
+    ),
+    "full_coverage": Law(
+        3,
+        "with every class as a candidate and expected count 1 a likelihood is the full softmax, value and gradient",
+        "hits that stay in the sum, factors, and means over several labels",
+        check_full_coverage,
+    ),
+    "gradient_weights": Law(
+        4,
+        "the gradient weight of every class is in [-1, 1] and they sum to 0",
+        "factors on the loss",
+        check_gradient_weights,
+    ),
+    "shift": Law(
+        0, "adding a constant to all logits leaves a likelihood as it is", "uses of single logits", check_shift
+    ),
+    "normaliser": Law(
+        1,
+        "E[exp(loss + mean true logit)] is the softmax normaliser over the labels and the support of the sampler",
+        "the corrections of true and sampled logits, and hits",
+        check_normaliser,
+    ),
+}
+LIKELIHOOD = ("full_coverage", "gradient_weights", "shift")

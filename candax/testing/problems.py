@@ -1,0 +1,140 @@
+"""The small problems that the laws are checked on: an output layer, batches and logits."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from candax.base import Candidates, Classes, Query, SampledLogits
+
+Support = Callable[[Classes, Query, int], np.ndarray]
+
+DIM, BATCH_SIZE, NUM_LABELS = 4, 4, 3
+# Not ranked by id, ties, and three classes that were never seen. Behind the valid ones come padding rows whose vectors
+# are NaN and whose counts are large: a sampler that looks at either is found out.
+_COUNTS = [5, 0, 3, 12, 1, 1, 7, 0, 2, 9, 4, 4, 6, 2, 10, 3, 0, 8, 1, 11, 5]
+
+
+def every_valid_class(classes: Classes, query: Query, groups: int) -> np.ndarray:
+    """A support of shape [groups, num_classes]: all but the padding rows."""
+    return np.broadcast_to(np.arange(classes.num_classes) < int(classes.num_valid), (groups, classes.num_classes))
+
+
+def classes_seen(classes: Classes, query: Query, groups: int) -> np.ndarray:
+    """A support of shape [groups, num_classes]: the valid classes with a count above 0."""
+    return every_valid_class(classes, query, groups) & (np.asarray(classes.counts) > 0)
+
+
+def make_classes(num_valid: int = 21, num_classes: int = 24, dim: int = DIM) -> Classes:
+    """A small output layer with padding rows that must never be used."""
+    rng = np.random.default_rng(0)
+    valid = np.arange(num_classes) < num_valid
+    counts = np.where(valid, np.resize(_COUNTS, num_classes), 50.0)
+    vectors = np.where(valid[:, None], rng.normal(size=(num_classes, dim)), np.nan)
+    biases = np.where(valid, 0.3 * rng.normal(size=num_classes), np.nan)
+    return Classes(
+        jnp.asarray(vectors, jnp.float32),
+        jnp.asarray(biases, jnp.float32),
+        jnp.asarray(counts, jnp.float32),
+        jnp.int32(num_valid),
+    )
+
+
+def make_query(key: jax.Array, classes: Classes, batch_size: int = BATCH_SIZE) -> Query:
+    """A random batch: normal embeddings, distinct labels, some examples with fewer labels than others."""
+    key_embeddings, key_labels, key_pads = jax.random.split(key, 3)
+    rows = classes.num_classes
+
+    def labels_of(key: jax.Array) -> jax.Array:
+        order = jnp.where(jnp.arange(rows) < classes.num_valid, jax.random.uniform(key, (rows,)), jnp.inf)
+        return jnp.argsort(order)[:NUM_LABELS].astype(jnp.int32)
+
+    labels = jax.vmap(labels_of)(jax.random.split(key_labels, batch_size))
+    sizes = 1 + jax.random.randint(key_pads, (batch_size, 1), 0, NUM_LABELS)
+    labels = jnp.where(jnp.arange(NUM_LABELS) < sizes, labels, -1)
+    embeddings = jax.random.normal(key_embeddings, (batch_size, classes.vectors.shape[1]))
+    return Query(embeddings, labels, classes)
+
+
+def make_logits(
+    seed: int, *, scale: float = 2.0, batch_size: int = 5, labels: int = 3, slots: int = 6
+) -> SampledLogits:
+    """Random logits with pads, masked slots, hits and zero counts; slots hold finite numbers everywhere."""
+    rng = np.random.default_rng(seed)
+
+    def normal(width: int, scale: float) -> Array:
+        return jnp.asarray(scale * rng.normal(size=(batch_size, width)), jnp.float32)
+
+    def yes(width: int, probability: float) -> Array:
+        return jnp.asarray(rng.random((batch_size, width)) < probability)
+
+    return SampledLogits(
+        true=normal(labels, scale),
+        true_log_expected_count=jnp.where(yes(labels, 0.2), -jnp.inf, normal(labels, 1.0)),
+        true_mask=yes(labels, 0.7).at[:, 0].set(True),
+        sampled=normal(slots, scale),
+        sampled_log_expected_count=normal(slots, 1.0),
+        sampled_mask=yes(slots, 0.7),
+        hits=yes(slots, 0.2),
+        num_classes=100,
+    )
+
+
+def extreme_logits(seed: int, batch_size: int, *, labels: int = 3, slots: int = 6) -> SampledLogits:
+    """Logits in [-80, 80], often at its ends, with any masks and hits, and counts from none at all to e^20."""
+    rng = np.random.default_rng(seed)
+
+    def numbers(width: int, low: float, high: float, special: list[float]) -> Array:
+        shape = (batch_size, width)
+        anything = rng.uniform(low, high, shape)
+        return jnp.asarray(np.where(rng.random(shape) < 0.5, rng.choice(special, shape), anything), jnp.float32)
+
+    # From example to example anything between hardly any and nearly all.
+    share = rng.random((batch_size, 1))
+
+    def yes(width: int) -> Array:
+        return jnp.asarray(rng.random((batch_size, width)) < share)
+
+    logit, count = (-80.0, 80.0, [-80.0, 0.0, 80.0]), (-80.0, 20.0, [0.0, -np.inf])
+    return SampledLogits(
+        true=numbers(labels, *logit),
+        true_log_expected_count=numbers(labels, *count),
+        true_mask=yes(labels),
+        sampled=numbers(slots, *logit),
+        sampled_log_expected_count=numbers(slots, *count),
+        sampled_mask=yes(slots),
+        hits=jnp.asarray(rng.random((batch_size, slots)) < 0.5),
+        num_classes=1000,
+    )
+
+
+def logits_of(
+    layer: tuple[Float[Array, "B dim"], Float[Array, "num_classes dim"], Float[Array, " num_classes"]],
+    labels: Int[Array, "B T"],
+    candidates: Candidates,
+    true_log_expected_count: Float[Array, "B T"],
+    num_classes: int,
+) -> SampledLogits:
+    """The logits of labels and candidates, by the definition: ``layer`` is embeddings, class vectors and biases."""
+    embeddings, vectors, biases = layer
+    per_group = len(labels) // len(candidates.ids)
+    ids, counts, mask = (
+        jnp.repeat(part, per_group, axis=0) for part in (candidates.ids, candidates.log_expected_count, candidates.mask)
+    )
+    true_ids = jnp.maximum(labels, 0)
+
+    def scored(ids: Array) -> Array:
+        return jnp.einsum("bd,bnd->bn", embeddings, vectors[ids], precision="highest") + biases[ids]
+
+    return SampledLogits(
+        true=scored(true_ids),
+        true_log_expected_count=true_log_expected_count,
+        true_mask=labels >= 0,
+        sampled=scored(ids),
+        sampled_log_expected_count=counts,
+        sampled_mask=mask,
+        hits=jnp.any(ids[:, :, None] == labels[:, None, :], axis=-1),
+        num_classes=num_classes,
+    )

@@ -1,0 +1,79 @@
+"""The laws of samplers that look at the program: what its functions hold, and how its cost grows."""
+
+import functools
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.base import Classes, Query, Sampler
+from candax.testing.bench import Bench, build
+from candax.testing.broken import LawBroken
+from candax.testing.problems import make_query
+
+
+def check_closure(bench: Bench) -> None:
+    """Samplers are closed over static hyperparameters, never over arrays: those would be constants of every step."""
+    functions = bench.sampler._asdict()
+    del functions["facts"]
+    found = [path for name, function in functions.items() for path in _arrays_held(function, name, set())]
+    if found:
+        raise LawBroken(f"arrays are closed over: {', '.join(found)}")
+
+
+def _arrays_held(value: Any, path: str, seen: set[int]) -> list[str]:
+    if isinstance(value, jax.Array | np.ndarray):
+        return [path]
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    inner: dict[str, Any] = {}
+    if isinstance(value, functools.partial):
+        inner = {"func": value.func, "args": value.args, "keywords": value.keywords}
+    elif isinstance(value, types.FunctionType):
+        inner = {"defaults": value.__defaults__, "kwdefaults": value.__kwdefaults__}
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        inner |= {name: cell.cell_contents for name, cell in cells}
+    elif hasattr(value, "__wrapped__"):
+        inner = {"wrapped": value.__wrapped__}
+    elif isinstance(value, dict):
+        inner = {str(key): entry for key, entry in value.items()}
+    elif isinstance(value, list | tuple):
+        inner = {str(i): entry for i, entry in enumerate(value)}
+    return [found for name, entry in inner.items() for found in _arrays_held(entry, f"{path}.{name}", seen)]
+
+
+def check_cost(bench: Bench) -> None:
+    """Law 5: the scratch of a draw and of an update is the same at 10^5 and at 10^6 classes."""
+    if bench.case.cost_grows:
+        return
+
+    def scratch(num_classes: int) -> int:
+        sampler: Sampler = build(bench.factory)
+        shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+        arrays = Classes(jnp.zeros((0, 4)), jnp.zeros(0), jnp.zeros(0), jnp.int32(num_classes))
+        described = (shape((num_classes, 4)), shape((num_classes,)), shape((num_classes,)), arrays.num_valid)
+        classes = jax.tree.unflatten(jax.tree.structure(arrays), described)
+        key = jax.eval_shape(jax.random.key, 0)
+        query = jax.eval_shape(make_query, key, classes)
+        state = jax.eval_shape(sampler.init, key, classes)
+
+        def step(state: Any, key: jax.Array, query: Query) -> Any:
+            candidates = sampler.sample(state, key, query)
+            counts = sampler.log_expected_count(state, candidates, candidates.ids, query)
+            # As in training, where new rows come of what was drawn: an update never goes before its draw.
+            rows = jnp.full((8, 4), jnp.sum(counts))
+            return candidates, counts, sampler.update(state, key, query, jnp.arange(8, dtype=jnp.int32), rows)
+
+        analysis = jax.jit(step, donate_argnums=0).lower(state, key, query).compile().memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
+
+    small, large = scratch(10**5), scratch(10**6)
+    if small != large:
+        raise LawBroken(
+            f"a draw and an update take {small:,} bytes of scratch at 100,000 classes and {large:,} at 1,000,000; if "
+            f"it is meant to look at all classes, check it with cost_grows=True"
+        )
