@@ -62,16 +62,28 @@ def pytree(cls: type[T]) -> type[T]:
 class Classes:
     """The output layer as the head scores it (or one device's shard of it).
 
-    ``vectors`` and ``biases`` are its rows; ``counts`` are label frequencies where known. Ids >= ``num_valid`` are
-    padding rows: never sampled, scored or predicted. Where the head is ``normalized`` its logits are cosines, and
+    ``vectors`` [num_classes, dim] and ``biases`` [num_classes] are its rows: arrays, or views of tables inside
+    ``candax.rows.value_and_grad``. ``counts`` are label frequencies where known. Ids >= ``num_valid`` (default: none)
+    are padding rows: never sampled, scored or predicted. Where the head is ``normalized`` its logits are cosines, and
     ``vectors`` are of any length nevertheless: what ranks or scores them uses ``candax.cosines.as_scored``.
     """
 
-    vectors: Float[Array, "num_classes dim"]
-    biases: Float[Array, "num_classes"] | None
-    counts: Float[Array, "num_classes"] | None
-    num_valid: Int[Array, ""]
+    vectors: Any
+    biases: Any = None
+    counts: Float[Array, "num_classes"] | None = None
+    num_valid: Int[Array, ""] = None  # type: ignore[assignment]  # set below
     normalized: bool = static_field(default=False)
+
+    def __post_init__(self) -> None:
+        shape = getattr(self.vectors, "shape", (0, 0))
+        of_biases = getattr(self.biases, "shape", shape[:1])
+        if len(shape) != 2 or of_biases != shape[:1]:
+            raise ValueError(
+                f"expected class vectors of shape [num_classes, dim] and one bias per class, got {list(shape)} and "
+                f"{list(of_biases)}."
+            )
+        if self.num_valid is None:
+            object.__setattr__(self, "num_valid", jnp.int32(self.vectors.shape[0]))
 
     @property
     def num_classes(self) -> int:

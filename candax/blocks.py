@@ -4,16 +4,19 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Classes
+from candax.base import Classes, KeyArray
 from candax.cosines import as_scored
 
 Carry = TypeVar("Carry")
+# Of logits, element by element.
+Transform: TypeAlias = Callable[[Array], Array]
 
 DEFAULT_BLOCK_SIZE = 8192
 _ROW_MULTIPLE = 128
@@ -169,7 +172,13 @@ def _add_exponentials(seen: _LogSum, logits: Float[Array, "B block"]) -> _LogSum
 
 
 def streaming_evaluate(
-    embeddings: Float[Array, "B dim"], classes: Classes, k: int, *, block_size: int = DEFAULT_BLOCK_SIZE
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    k: int,
+    *,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    transform: Transform | None = None,
+    exclude: Int[Array, "B E"] | None = None,
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, "B"]]:
     """The exact k best classes and the log normalizer of every example, in one pass over the classes.
 
@@ -181,6 +190,8 @@ def streaming_evaluate(
         classes: the output layer; vectors narrower than float32 are multiplied with float32 accumulation.
         k: how many classes an example; 0 for the normalizer alone.
         block_size: the most classes scored at a time.
+        transform: of the logits, element by element (a soft cap, say); None: none.
+        exclude: ids that are not among the k best of their example, padded with -1; they count in the normalizer.
 
     Returns:
         Scores in falling order, their ids (int32; of equal scores the lower id comes first), and the log normalizer.
@@ -203,13 +214,62 @@ def streaming_evaluate(
 
     def visit(carry: tuple[_TopK, _LogSum], block: Block) -> tuple[_TopK, _LogSum]:
         best, seen = carry
-        logits = jnp.where(block.fresh, block_logits(embeddings, block), -jnp.inf)
-        return _merge_top_k(best, logits, block.start) if k else best, _add_exponentials(seen, logits)
+        logits = block_logits(embeddings, block)
+        logits = jnp.where(block.fresh, logits if transform is None else transform(logits), -jnp.inf)
+        allowed = logits if exclude is None else _without(logits, exclude - block.start)
+        return _merge_top_k(best, allowed, block.start) if k else best, _add_exponentials(seen, logits)
 
     best = _TopK(jnp.full((batch, k), -jnp.inf, dtype), jnp.zeros((batch, k), jnp.int32))
     seen = _LogSum(jnp.full(batch, -jnp.inf, dtype), jnp.zeros(batch, dtype))
     best, seen = walk(classes, dtype, visit, (best, seen), block_size=block_size)
     return best.scores, best.ids, seen.largest + jnp.log(seen.total)
+
+
+def _without(logits: Float[Array, "B block"], columns: Int[Array, "B E"]) -> Float[Array, "B block"]:
+    """-inf in these columns of each row; columns out of range are ignored."""
+    batch, size = logits.shape
+    inside = (columns >= 0) & (columns < size)
+    return logits.at[jnp.arange(batch)[:, None], jnp.where(inside, columns, size)].set(-jnp.inf, mode="drop")
+
+
+def streaming_sample(
+    key: KeyArray,
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    *,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    transform: Transform | None = None,
+) -> Int[Array, "B"]:
+    """A class for every example, drawn from its softmax: the largest logit plus Gumbel noise, block by block.
+
+    Args:
+        key: of this draw.
+        embeddings: one row an example.
+        classes: the output layer.
+        block_size: the most classes scored at a time.
+        transform: of the logits, element by element.
+
+    Returns:
+        int32 ids.
+
+    Example:
+        >>> import jax
+        >>> classes = Classes(jnp.eye(3), jnp.array([0.0, -50.0, -50.0]), None, jnp.array(3))
+        >>> streaming_sample(jax.random.key(0), jnp.zeros((4, 3)), classes).tolist()
+        [0, 0, 0, 0]
+    """
+    dtype = accumulator_dtype(embeddings, classes)
+    embeddings = as_scored(embeddings, classes.normalized)
+
+    def visit(best: _TopK, block: Block) -> _TopK:
+        logits = block_logits(embeddings, block)
+        logits = logits if transform is None else transform(logits)
+        noise = jax.random.gumbel(jax.random.fold_in(key, block.start), logits.shape, dtype)
+        return _merge_top_k(best, jnp.where(block.fresh, logits + noise, -jnp.inf), block.start)
+
+    batch = embeddings.shape[0]
+    best = _TopK(jnp.full((batch, 1), -jnp.inf, dtype), jnp.zeros((batch, 1), jnp.int32))
+    return walk(classes, dtype, visit, best, block_size=block_size).ids[:, 0]
 
 
 def streaming_top_k(

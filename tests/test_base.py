@@ -101,9 +101,9 @@ def test_own_pytree_with_defaults() -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match=r"\[num_classes, dim\]"):
         cx.Classes(jnp.ones(5), None, None, jnp.int32(4))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="one bias per class"):
         cx.Classes(jnp.ones((5, 2)), jnp.ones(6), None, jnp.int32(4))
 
 

@@ -83,7 +83,7 @@ def exactly(query: Query, top_k: int) -> Exact:
         embeddings: Array, vectors: Array, biases: Array | None
     ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
         of_vectors = Classes(vectors, biases, None, classes.num_valid, classes.normalized)
-        losses = full_softmax(embeddings, of_vectors, labels, block_size=DEFAULT_BLOCK_SIZE)
+        losses = full_softmax(embeddings, labels, of_vectors, block_size=DEFAULT_BLOCK_SIZE)
         return jnp.mean(losses), losses
 
     (to_embeddings, to_vectors, to_biases), losses = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(

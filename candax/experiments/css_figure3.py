@@ -165,7 +165,7 @@ def log_likelihood(
     """Exact mean log-likelihood of the words of some sentences, in nats a word."""
     total, words = 0.0, 0
     for batch in data.sentences_in_order(corpus, sentences, _BATCH):
-        total -= float(jnp.sum(_nll(program.embed(state, batch), program.classes(state), batch.labels)))
+        total -= float(jnp.sum(_nll(program.embed(state, batch), batch.labels, program.classes(state))))
         words += int((batch.labels >= 0).sum())
     return total / words
 

@@ -131,7 +131,7 @@ def _forward(
 
     def scored(embeddings: Array, rows: Array) -> tuple[tuple[Array, Array], SampledLogits]:
         if drawn is None:
-            logits = all_classes_as_candidates(embeddings, dataclasses.replace(classes, vectors=rows), labels)
+            logits = all_classes_as_candidates(embeddings, labels, dataclasses.replace(classes, vectors=rows))
         else:
             logits = score_rows(drawn, embeddings, labels, rows, None, num_classes=num_classes)
         return (logits.true, logits.sampled), logits

@@ -41,7 +41,7 @@ class Problem:
 
     def log_likelihood(self, vectors: Float[Array, "num_classes dim"]) -> Float[Array, ""]:
         """The exact mean log-likelihood a point, in nats."""
-        return -jnp.mean(losses.full_softmax(self.inputs, self.classes(vectors), self.labels))
+        return -jnp.mean(losses.full_softmax(self.inputs, self.labels, self.classes(vectors)))
 
 
 def draw_problem(key: KeyArray, *, num_classes: int, num_points: int, dim: int) -> Problem:
@@ -182,7 +182,7 @@ def _mean_loss(
 ) -> Float[Array, ""]:
     inputs, labels, classes = problem.inputs[points], problem.labels[points], problem.classes(vectors)
     if method.sampler is None:
-        return jnp.mean(method.loss(inputs, classes, labels))
+        return jnp.mean(method.loss(inputs, labels, classes))
     query = jax.lax.stop_gradient(Query(inputs, labels, classes))
     candidates = method.sampler.sample(state, key, query)
     by_group = labels.reshape(candidates.ids.shape[0], -1)

@@ -16,7 +16,7 @@ from candax.losses.likelihood import css
 
 
 def full_softmax(
-    embeddings: Float[Array, "B dim"], classes: Classes, labels: Int[Array, "B T"], *, block_size: int | None = None
+    embeddings: Float[Array, "B dim"], labels: Int[Array, "B T"], classes: Classes, *, block_size: int | None = None
 ) -> Float[Array, "B"]:
     """Cross-entropy against all classes, each true class with target 1 / |Y|.
 
@@ -34,9 +34,9 @@ def full_softmax(
 
     Args:
         embeddings: one row an example.
+        labels: int32 ids of the true classes, distinct within an example, padded with -1.
         classes: the output layer. Rows from ``num_valid`` on are ignored, whatever they hold. Narrow vectors (bfloat16)
             are multiplied with float32 accumulation; the plain form makes a float32 copy of them.
-        labels: int32 ids of the true classes, distinct within an example, padded with -1.
         block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
 
     Returns:
@@ -48,7 +48,7 @@ def full_softmax(
 
     Example:
         >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))
-        >>> losses = full_softmax(jnp.zeros((2, 4)), classes, jnp.array([[1, 3], [-1, -1]]))
+        >>> losses = full_softmax(jnp.zeros((2, 4)), jnp.array([[1, 3], [-1, -1]]), classes)
         >>> [round(float(loss), 4) for loss in losses]  # log 4, and nothing to predict
         [1.3863, 0.0]
     """
@@ -70,20 +70,20 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
             as many as rows.
 
     Returns:
-        ``(embeddings, classes, labels) -> losses`` as ``full_softmax``.
+        ``(embeddings, labels, classes) -> losses`` as ``full_softmax``.
 
     Example:
         >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))
         >>> from candax import losses
         >>> full = losses.over_all_classes(losses.css)
-        >>> [round(float(loss), 4) for loss in full(jnp.zeros((2, 4)), classes, jnp.array([[1, 3], [-1, -1]]))]
+        >>> [round(float(loss), 4) for loss in full(jnp.zeros((2, 4)), jnp.array([[1, 3], [-1, -1]]), classes)]
         [1.3863, 0.0]
     """
     return partial(_over_all_classes, loss, num_classes)
 
 
 def scores_all_classes(loss: Callable[..., Any]) -> bool:
-    """Whether a loss takes (embeddings, classes, labels) and no candidates."""
+    """Whether a loss takes (embeddings, labels, classes) and no candidates."""
     return getattr(loss, "func", loss) in (full_softmax, _over_all_classes)
 
 
@@ -99,21 +99,21 @@ def _over_all_classes(
     loss: Loss,
     num_classes: int | None,
     embeddings: Float[Array, "B dim"],
-    classes: Classes,
     labels: Int[Array, "B T"],
+    classes: Classes,
 ) -> Float[Array, "B"]:
-    return loss(all_classes_as_candidates(embeddings, classes, labels, num_classes=num_classes))
+    return loss(all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes))
 
 
 def all_classes_as_candidates(
-    embeddings: Float[Array, "B dim"], classes: Classes, labels: Int[Array, "B T"], *, num_classes: int | None = None
+    embeddings: Float[Array, "B dim"], labels: Int[Array, "B T"], classes: Classes, *, num_classes: int | None = None
 ) -> SampledLogits:
     """What a loss sees when every class is a candidate, of expected count 1.
 
     Args:
         embeddings: one row an example.
-        classes: the output layer, or one device's shard of it.
         labels: ids of the true classes among those rows, padded with -1.
+        classes: the output layer, or one device's shard of it.
         num_classes: valid classes, over all devices; None: as many as rows.
 
     Returns:

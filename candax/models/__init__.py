@@ -8,10 +8,10 @@ from candax.models.heads import Head, find_hits, score
 from candax.models.links import LinkEncoder
 from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection, recover
-from candax.models.tables import Constant, Table
 from candax.models.tower import HistoryTower
 from candax.models.windows import window_logits, window_sums
 from candax.models.word2vec import CBOW, SkipGram
+from candax.rows import Constant, Table
 
 __all__ = [
     "CBOW",

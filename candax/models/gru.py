@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from candax.models.heads import Head
-from candax.models.tables import Table
+from candax.rows import Table
 
 Activation: TypeAlias = Literal["tanh", "sigmoid"]
 _ACTIVATIONS = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, SampledLogits, labels_mask
-from candax.models.tables import Constant, Table
+from candax.rows import Constant, Table
 
 # From about this many labels an example on, sorting them and searching is worth it. Measured on a CPU for 256 examples
 # and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and
@@ -69,7 +69,7 @@ class Head(nnx.Module):
         self.num_classes = num_classes
         self.normalized = normalized
         length = 1.0 if normalized else 0.1
-        self.vectors = Table(_normal(rngs.params(), (num_rows, dim), length / dim**0.5, jnp.dtype(dtype)))
+        self.vectors = Table(normal_table(rngs.params(), (num_rows, dim), length / dim**0.5, jnp.dtype(dtype)))
         use_biases = not normalized if use_biases is None else use_biases
         self.biases = Table(jnp.zeros(num_rows, dtype)) if use_biases else None
         padding = num_rows - num_classes
@@ -87,7 +87,9 @@ class Head(nnx.Module):
 
 
 @partial(jax.jit, static_argnums=(1, 2, 3))
-def _normal(key: KeyArray, shape: tuple[int, int], deviation: float, dtype: np.dtype) -> Float[Array, "num_rows dim"]:
+def normal_table(
+    key: KeyArray, shape: tuple[int, int], deviation: float, dtype: np.dtype
+) -> Float[Array, "num_rows dim"]:
     """Normal numbers, of large tables some columns at a time: bits and their transforms take several times the memory.
 
     By columns and not by rows, for rows may be sharded over devices.

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.models.heads import Head
-from candax.models.tables import Table
+from candax.rows import Table
 
 Product: TypeAlias = Literal["complex", "elementwise", "sum"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from candax.models.tables import Table
+from candax.rows import Table
 
 
 class SparseMLP(nnx.Module):

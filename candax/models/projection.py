@@ -14,7 +14,7 @@ from candax.base import Classes
 from candax.losses.full import full_softmax
 from candax.models.classifier import Classifier
 from candax.models.heads import Head
-from candax.models.tables import Constant, Table
+from candax.rows import Constant, Table
 
 
 class RandomProjection(nnx.Module):
@@ -166,7 +166,7 @@ def recover(
         def loss(vectors: Array) -> Array:
             narrow = classes.vectors.astype(jnp.float32)
             wide = Classes(jnp.concatenate([narrow, vectors], axis=1), classes.biases, None, classes.num_valid)
-            return jnp.sum(full_softmax(both, wide, labels, block_size=block_size))
+            return jnp.sum(full_softmax(both, labels, wide, block_size=block_size))
 
         # The total is subtracted from zeros: the gradient is taken there.
         grad = jax.grad(loss)(jnp.zeros_like(total))

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from candax.models.heads import Head
-from candax.models.tables import Table
+from candax.rows import Table
 
 
 class HistoryTower(nnx.Module):

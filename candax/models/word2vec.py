@@ -8,8 +8,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from candax.models.tables import Table
 from candax.models.windows import window_sums
+from candax.rows import Table
 
 
 def _words(num_words: int, dim: int, rngs: nnx.Rngs) -> Table:

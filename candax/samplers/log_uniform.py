@@ -6,6 +6,8 @@ its log-uniform mass and a rank uniformly within it, and what is reported is the
 from log((k+2)/(k+1)) / log(n+1) by at most 0.05 %, and not at all from what is drawn.
 """
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,15 +42,16 @@ def _bin_starts(num_classes: int) -> np.ndarray:
 
 
 def log_uniform(
-    num_sampled: int, *, ids_ranked: bool = False, num_groups: int | None = 1, replacement: bool = True
+    num_sampled: int, *, ids_ranked: bool | None = None, num_groups: int | None = 1, replacement: bool = True
 ) -> Sampler:
     """Classes by the rank k of their frequency, q(k) = log((k+2)/(k+1)) / log(num_valid+1): Zipf's law.
 
-    Ranks are taken from ``Classes.counts`` (ties by id) unless ``ids_ranked`` says that ids are ranks.
+    Ranks are taken from ``Classes.counts`` (ties by id). Without counts ids are taken for ranks, as in TensorFlow, with
+    a warning: where they are not, the loss is still right, but rare classes are drawn often and frequent ones rarely.
 
     Args:
         num_sampled: S, candidates a group.
-        ids_ranked: ids are already in order of falling frequency, so no counts are needed.
+        ids_ranked: True: ids are in order of falling frequency, whatever the counts; False: counts are required.
         num_groups: G, groups a batch (1: one shared set); None: one set an example.
         replacement: whether a class can stand in a set twice.
 
@@ -77,7 +80,13 @@ def log_uniform(
         width = jnp.diff(starts)
         mass = jnp.log1p(width / (starts[:-1].astype(jnp.float32) + 1))
         id_of_rank = rank_of_id = None
-        if not ids_ranked:
+        if ids_ranked is None and classes.counts is None:
+            warnings.warn(
+                "log_uniform: the classes have no counts, so their ids are taken to be in order of falling frequency. "
+                "Give counts=... to the head or to Classes; or ids_ranked=True if ids are in that order.",
+                stacklevel=2,
+            )
+        elif not ids_ranked:
             counts = check_counts(classes.counts, "log_uniform (with ids_ranked=False)")
             ids = jnp.arange(counts.shape[0], dtype=jnp.int32)
             falling = jnp.where(ids < classes.num_valid, -counts, jnp.inf)

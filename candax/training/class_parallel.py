@@ -25,8 +25,8 @@ from candax.base import Classes, KeyArray, Sampler, never
 from candax.cosines import as_scored
 from candax.losses.full import candidates_loss
 from candax.models import Classifier, Table, tables_of
-from candax.rounding import Rounding
 from candax.rows import rowwise
+from candax.rows.rounding import Rounding
 from candax.training.encoding import EncoderSide, RowGradients
 from candax.training.placement import Placed, on_all, state_shardings
 from candax.training.sharded_head import Batch, ShardedHead
@@ -190,7 +190,7 @@ def build_class_parallel(
             if row_ids is None:
                 new_tables[name], optimizers[name] = by_rows.update_all(*of_table, key_of[name])
             elif name not in _HEAD:
-                new_tables[name], optimizers[name], _ = by_rows.update(*of_table, row_ids, key_of[name])
+                new_tables[name], optimizers[name] = by_rows.update(*of_table, row_ids, key_of[name])[:2]
         new_state = TrainState(
             step=state.step + 1,
             key_data=state.key_data,

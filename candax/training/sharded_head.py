@@ -113,7 +113,7 @@ class ShardedHead:
 
         def body(embeddings: Array, rows: tuple[Array, Array | None], labels: Array) -> Parts:
             classes, own = of_device(self.layout, Tables(*rows, None)), own_labels(self.layout, labels)
-            return parts_of(all_classes_as_candidates(embeddings, classes, own, num_classes=num_classes))
+            return parts_of(all_classes_as_candidates(embeddings, own, classes, num_classes=num_classes))
 
         parts = self._map(body, in_specs=(ALL, ROWS, ALL), out_specs=PARTS)(embeddings, rows, labels)
         return joined(parts, labels, num_classes)
@@ -148,7 +148,7 @@ class ShardedHead:
             biases, biases_optimizer = None, None
             if tables.biases is not None and grads[1] is not None:
                 of_biases = (grads[1], optimizers[1], tables.biases)
-                biases, biases_optimizer, _ = self._by_rows.update(*of_biases, ids, rounding_keys[1], first)
+                biases, biases_optimizer = self._by_rows.update(*of_biases, ids, rounding_keys[1], first)[:2]
             if sampler.update is not no_update:
                 states = update_on_device(layout, sampler, states, key, *batch, tables, ids, vectors.rows)
             return Updated((vectors.table, biases), (vectors.state, biases_optimizer), states)

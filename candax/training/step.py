@@ -21,8 +21,8 @@ from candax.base import Classes, KeyArray, Query, Sampler, State, never, pytree
 from candax.cosines import as_scored
 from candax.losses.full import scores_all_classes
 from candax.models import Classifier, Table, draw_rows, score_rows, tables_of
-from candax.rounding import Rounding
 from candax.rows import gather_wide, rowwise
+from candax.rows.rounding import Rounding
 from candax.training.encoding import EncoderSide, RowGradients
 
 
@@ -181,7 +181,7 @@ def build(
 
     def all_classes(state: TrainState, embeddings: Array, labels: Array) -> _Objective:
         def objective(embeddings: Array, vectors: Array, biases: Array | None) -> Array:
-            return reduce(loss(embeddings, of_rows(vectors, biases), labels))
+            return reduce(loss(embeddings, labels, of_rows(vectors, biases)))
 
         tables = state.tables
         value, (to_embeddings, *to_tables) = jax.value_and_grad(objective, argnums=(0, 1, 2))(
@@ -227,7 +227,7 @@ def build(
             if ids is None:
                 tables[name], table_optimizers[name] = by_rows.update_all(*of_table, key_of[name])
             else:
-                tables[name], table_optimizers[name], new_rows[name] = by_rows.update(*of_table, ids, key_of[name])
+                tables[name], table_optimizers[name], new_rows[name] = by_rows.update(*of_table, ids, key_of[name])[:3]
         sampler_state = state.sampler
         if sampler is not None:
             ids, _ = table_grads["class_vectors"]

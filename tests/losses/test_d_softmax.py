@@ -31,7 +31,7 @@ def test_over_all_classes_it_is_the_formula_of_the_paper():
     embeddings, vectors, labels = rng.normal(size=(4, 3)), rng.normal(size=(6, 3)), np.array([[2], [0], [5], [2]])
     classes = Classes(jnp.asarray(vectors, jnp.float32), None, None, jnp.int32(6), normalized=True)
     got = losses.over_all_classes(partial(losses.d_softmax, scale=5.0))(
-        jnp.asarray(embeddings, jnp.float32), classes, jnp.asarray(labels, jnp.int32)
+        jnp.asarray(embeddings, jnp.float32), jnp.asarray(labels, jnp.int32), classes
     )
     along = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     cosines = along @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T

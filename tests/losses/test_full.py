@@ -58,7 +58,7 @@ def reference(embeddings, classes, labels, weights):
 def losses_and_gradients(embeddings, classes, labels, weights, block_size):
     def weighted(embeddings, vectors, biases):
         losses = full_softmax(
-            embeddings, Classes(vectors, biases, None, classes.num_valid), labels, block_size=block_size
+            embeddings, labels, Classes(vectors, biases, None, classes.num_valid), block_size=block_size
         )
         return jnp.sum(losses * weights), losses
 
@@ -128,7 +128,7 @@ def test_block_form_holds_no_logits_of_all_classes_and_no_second_table():
     def scratch(block_size):
         def mean(embeddings, vectors, biases):
             return full_softmax(
-                embeddings, Classes(vectors, biases, None, classes.num_valid), labels, block_size=block_size
+                embeddings, labels, Classes(vectors, biases, None, classes.num_valid), block_size=block_size
             ).mean()
 
         step = jax.jit(jax.value_and_grad(mean, argnums=(0, 1, 2)))
@@ -144,7 +144,7 @@ def test_block_form_holds_no_logits_of_all_classes_and_no_second_table():
 def test_wrong_block_size_is_refused():
     embeddings, classes, labels = make()
     with pytest.raises(ValueError, match="block_size"):
-        full_softmax(embeddings, classes, labels, block_size=0)
+        full_softmax(embeddings, labels, classes, block_size=0)
 
 
 @pytest.mark.parametrize("loss", [css, subset_softmax, sampled_softmax])
@@ -155,7 +155,7 @@ def test_any_likelihood_over_all_classes_is_the_full_softmax(loss):
     def both(full):
         def total(embeddings, vectors, biases):
             of_rows = dataclasses.replace(classes, vectors=vectors, biases=biases)
-            return jnp.sum(full(embeddings, of_rows, labels))
+            return jnp.sum(full(embeddings, labels, of_rows))
 
         return jax.value_and_grad(total, argnums=(0, 1, 2))(embeddings, classes.vectors, classes.biases)
 
@@ -168,7 +168,7 @@ def test_any_likelihood_over_all_classes_is_the_full_softmax(loss):
 def test_over_all_classes_a_ranking_knows_the_number_of_valid_classes():
     classes = Classes(jnp.zeros((12, 2)), None, None, jnp.array(10))
     labels = jnp.array([[3]])
-    got = over_all_classes(ranking, num_classes=10)(jnp.ones((1, 2)), classes, labels)
+    got = over_all_classes(ranking, num_classes=10)(jnp.ones((1, 2)), labels, classes)
     assert float(got[0]) == pytest.approx(9 * np.log(10), rel=1e-5)  # log(1 + e^log(9)) for each of 9 others
 
 
@@ -179,8 +179,8 @@ def test_a_normalised_layer_is_scored_by_cosines(block_size):
     by_hand = Classes(
         vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True), None, None, classes.num_valid, normalized=False
     )
-    wanted = full_softmax(embeddings / jnp.linalg.norm(embeddings, axis=1, keepdims=True), by_hand, labels)
+    wanted = full_softmax(embeddings / jnp.linalg.norm(embeddings, axis=1, keepdims=True), labels, by_hand)
     got = full_softmax(
-        embeddings, Classes(vectors, None, None, classes.num_valid, normalized=True), labels, block_size=block_size
+        embeddings, labels, Classes(vectors, None, None, classes.num_valid, normalized=True), block_size=block_size
     )
     np.testing.assert_allclose(got, wanted, rtol=1e-5)

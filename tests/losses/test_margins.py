@@ -148,7 +148,7 @@ def test_full_softmax_with_arcface_and_its_gradients_through_the_lengths():
 
     def mean_loss(embeddings, vectors):
         classes = Classes(vectors, None, None, jnp.int32(7), normalized=True)
-        return jnp.mean(full(embeddings, classes, jnp.asarray(labels[:, None], jnp.int32)))
+        return jnp.mean(full(embeddings, jnp.asarray(labels[:, None], jnp.int32), classes))
 
     arrays = [jnp.asarray(a, jnp.float32) for a in (embeddings, vectors)]
     value, gradients = jax.value_and_grad(mean_loss, (0, 1))(*arrays)

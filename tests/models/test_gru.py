@@ -89,7 +89,7 @@ def test_it_learns_a_language():
     batches = cx.data.SentenceBatches(corpus, 20, 0)
     state, _ = cx.training.fit(program, program.init(0), batches, num_steps=150, progress=False)
     batch = sentence_batch(corpus, np.arange(3))
-    nll = cx.losses.full_softmax(program.embed(state, batch), program.classes(state), jnp.asarray(batch.labels))
+    nll = cx.losses.full_softmax(program.embed(state, batch), jnp.asarray(batch.labels), program.classes(state))
     # Only the first of five words of a sentence is uncertain, among three.
     assert float(jnp.sum(nll)) / 15 == pytest.approx(np.log(3) / 5, abs=0.05)
 

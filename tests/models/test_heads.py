@@ -8,7 +8,7 @@ from flax import nnx
 
 import candax as cx
 from candax.models import Head, find_hits, heads, score
-from candax.models.tables import Constant, Table
+from candax.rows import Constant, Table
 
 
 def random_labels(rng: np.random.Generator, batch_size: int, num_labels: int, num_classes: int = 60) -> np.ndarray:

@@ -40,7 +40,7 @@ def test_a_step_descends_the_gradient_of_both_uses(make, batch):
 
     def dense(tables):
         whole = nnx.merge(graph, tables, rest)
-        return jnp.mean(cx.losses.full_softmax(whole.embed(batch), whole.head.classes(), jnp.asarray(batch.labels)))
+        return jnp.mean(cx.losses.full_softmax(whole.embed(batch), jnp.asarray(batch.labels), whole.head.classes()))
 
     gradient = nnx.merge(graph, jax.jit(jax.grad(dense))(tables), rest).head.vectors[...]
     program = cx.training.build(model, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.sgd(0.5))

@@ -76,15 +76,15 @@ HASHED = samplers.lsh(
 CASES = {
     "uniform, css": (samplers.uniform(4), losses.css, {}),
     "full softmax": (None, losses.full_softmax, {"clip_norm": 0.05}),
+    "arcface, partial_fc": (samplers.partial_fc(6), ARCFACE, {"model": normalized_model}),
+    "lsh with updates and a refresh": (HASHED, losses.css, {}),
+}
+SLOW = {
     "distinct, clipped": (
         samplers.log_uniform(4, num_groups=2, replacement=False),
         losses.sampled_softmax,
         {"clip_norm": 0.05},
     ),
-    "arcface, partial_fc": (samplers.partial_fc(6), ARCFACE, {"model": normalized_model}),
-    "lsh with updates and a refresh": (HASHED, losses.css, {}),
-}
-SLOW = {
     "a set an example": (samplers.unigram(4, num_groups=None), losses.nce, {}),
     "arcface over all classes": (None, losses.over_all_classes(ARCFACE), {"model": normalized_model}),
     "learned_unigram": (samplers.learned_unigram(4, memory=16, uniform_share=0.5), losses.css, {}),

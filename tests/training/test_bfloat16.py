@@ -40,7 +40,7 @@ def program(dtype, sampler, loss, rounding="nearest", optimizer=None):
 
 def loss_on_others(built, state):
     _, embeddings, labels = (np.concatenate(part) for part in zip(*(batch_of(1000 + i) for i in range(8)), strict=True))
-    return float(jnp.mean(full_softmax(jnp.asarray(embeddings), built.classes(state), jnp.asarray(labels))))
+    return float(jnp.mean(full_softmax(jnp.asarray(embeddings), jnp.asarray(labels), built.classes(state))))
 
 
 @functools.cache

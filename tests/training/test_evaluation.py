@@ -87,7 +87,7 @@ def test_log_likelihood_is_minus_the_mean_full_softmax():
     labels = np.full((N, dense.sum(axis=1).max()), -1, np.int32)
     for row in range(N):
         labels[row, : dense[row].sum()] = np.flatnonzero(dense[row])
-    losses = full_softmax(jnp.asarray(features), classes, jnp.asarray(labels))
+    losses = full_softmax(jnp.asarray(features), jnp.asarray(labels), classes)
     metrics = evaluate(embed, classes, batches(features), csr_array(dense), np.ones(NUM_LABELS), 50)
     assert metrics["log_likelihood"] == pytest.approx(-float(losses.sum()) / (N - 1), rel=1e-5)
 

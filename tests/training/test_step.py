@@ -23,6 +23,12 @@ SAMPLERS = {
 }
 
 
+def some_of(names):
+    """Shared sets, and distinct ones for several groups; the others are among the slow tests."""
+    quick = ("uniform", "log_uniform, no replacement")
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 def everything() -> Sampler:
     """All classes as candidates with expected count 1: sampled losses become the full softmax."""
 
@@ -51,10 +57,22 @@ def run(program, steps, batches=None):
     return state, losses
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
-@pytest.mark.parametrize("optimizer", [optax.sgd(0.1), optax.adagrad(0.1)], ids=["sgd", "adagrad"])
-@pytest.mark.parametrize("loss", [cx.losses.css, cx.losses.sampled_softmax, cx.losses.subset_softmax])
+# Each loss, each optimizer, with and without clipping; all combinations are among the slow tests.
+QUICK = [("css", "sgd", None), ("sampled_softmax", "adagrad", 0.05), ("subset_softmax", "sgd", 0.05)]
+COMBINATIONS = [
+    (loss, optimizer, clip_norm)
+    for loss in ("css", "sampled_softmax", "subset_softmax")
+    for optimizer in ("sgd", "adagrad")
+    for clip_norm in (None, 0.05)
+]
+
+
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "clip_norm"),
+    [entry if entry in QUICK else pytest.param(*entry, marks=pytest.mark.slow) for entry in COMBINATIONS],
+)
 def test_all_classes_as_candidates_train_like_the_full_softmax(loss, optimizer, clip_norm):
+    loss, optimizer = getattr(cx.losses, loss), getattr(optax, optimizer)(0.1)
     # Neither optimizer moves an unused row, so row-sparse and dense training agree on the bag of embeddings too.
     sparse, sparse_losses = run(problems.program(everything(), loss, optimizer, clip_norm=clip_norm), 5)
     dense, dense_losses = run(problems.program(None, cx.losses.full_softmax, optimizer, clip_norm=clip_norm), 5)
@@ -74,7 +92,7 @@ def test_a_step_is_the_ordinary_dense_step():
 
     def mean_loss(variables):
         model = nnx.merge(graph, variables)
-        return jnp.mean(cx.losses.full_softmax(model.embed(batch), model.head.classes(), jnp.asarray(batch.labels)))
+        return jnp.mean(cx.losses.full_softmax(model.embed(batch), jnp.asarray(batch.labels), model.head.classes()))
 
     expected, grads = jax.value_and_grad(mean_loss)(variables)
     trained = nnx.merge(graph, jax.tree.map(lambda value, grad: value - 0.1 * grad, variables, grads))
@@ -85,7 +103,7 @@ def test_a_step_is_the_ordinary_dense_step():
     program.update_model(state)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", some_of(SAMPLERS))
 def test_rows_that_a_step_does_not_use_stay_bit_identical(name):
     traced = []
 
@@ -115,7 +133,10 @@ LEARNERS = [(name, cx.losses.css) for name in SAMPLERS if name != "top_k"]
 LEARNERS += [("uniform", loss) for loss in (cx.losses.sampled_softmax, cx.losses.subset_softmax)]
 
 
-@pytest.mark.parametrize(("name", "loss"), LEARNERS)
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [pytest.param(*entry, marks=() if entry[0] == "uniform" else pytest.mark.slow) for entry in LEARNERS],
+)
 def test_training_learns(name, loss):
     model = problems.model()
     program = cx.training.build(model, sampler=SAMPLERS[name], loss=loss, optimizer=optax.adam(3e-2))
@@ -208,7 +229,7 @@ def test_a_tied_table_is_trained_from_both_of_its_uses():
     def mean_loss(vectors, biases):
         embeddings = jnp.einsum("bf,bfd->bd", batch.feature_values, vectors[jnp.maximum(batch.feature_ids, 0)])
         classes = cx.Classes(vectors, biases, None, jnp.int32(problems.NUM_CLASSES))
-        return jnp.mean(cx.losses.full_softmax(embeddings, classes, jnp.asarray(batch.labels)))
+        return jnp.mean(cx.losses.full_softmax(embeddings, jnp.asarray(batch.labels), classes))
 
     expected = head.vectors[...] - 0.1 * jax.grad(mean_loss)(head.vectors[...], head.biases[...])
     for sampler, loss in ((None, cx.losses.full_softmax), (everything(), cx.losses.css)):

@@ -1,8 +1,6 @@
-"""Row-sparse training: only the rows of a table that a step uses are read, differentiated, updated and written.
+"""Optimizers by rows: any elementwise optax transformation on the rows of a table that a step has used, alone.
 
-The gradient of a gather is in JAX a dense array as large as the table, and a dense optimizer step rewrites every row of
-the table and of its moments. Here a step gathers the unique rows, differentiates with respect to those, applies any
-elementwise optax transformation to the gathered rows of table and optimizer state, and scatters them back in place.
+The rows of the table and of the optimizer state are gathered, updated, and scattered back in place.
 """
 
 from collections.abc import Callable
@@ -12,89 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
-from candax.rounding import Rounding, check_rounding, stochastic_round, wide
+from candax.rows.gradients import RowGradients
+from candax.rows.rounding import Rounding, check_rounding, stochastic_round, wide
+from candax.rows.unique import gather_rows, scatter_rows
 
 # Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
 # than this, the optimizer works through the used slots in chunks of about half as many rows.
 _CHUNK = 1024
 
 
-class UniqueRows(NamedTuple):
-    """The distinct row ids of a step and where each requested id found its row.
-
-    ``ids`` are sorted and unique; fillers at the end are >= num_rows and unique too. ``positions`` has the shape of the
-    requested ids: ``ids[positions]`` are the ids again, except that a requested -1 points at some filler.
-    """
-
-    ids: Int[Array, "U"]
-    positions: Int[Array, "..."]
-
-
-def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
-    """The distinct ids >= 0 of ``ids``, sorted, in a static size: as many slots as ids were given.
-
-    Args:
-        ids: int32 of any shape, -1 where there is none.
-        num_rows: rows of the table; fillers start here.
-
-    Returns:
-        ``UniqueRows``.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from candax.rows import unique_rows
-        >>> unique_rows(jnp.array([7, 2, 7, -1]), num_rows=10).ids.tolist()
-        [2, 7, 12, 13]
-    """
-    flat = ids.reshape(-1)
-    n = flat.shape[0]
-    slots = jnp.arange(n, dtype=jnp.int32)
-    by_id, origin = _sorted_with_origin(jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), num_rows)
-    first = jnp.concatenate([jnp.ones(min(n, 1), bool), by_id[1:] != by_id[:-1]])
-    slot = jnp.cumsum(first, dtype=jnp.int32) - 1
-    # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
-    target = jnp.where(first & (by_id < num_rows), slot, n)
-    unique = (num_rows + slots).at[target].set(by_id, mode="drop", indices_are_sorted=False)
-    positions = jnp.zeros(n, jnp.int32).at[origin].set(slot, unique_indices=True)
-    return UniqueRows(unique, positions.reshape(ids.shape))
-
-
-def _sorted_with_origin(ids: Int[Array, "n"], largest: int) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
-    """Ids from 0 to ``largest`` in rising order, and where each stood before."""
-    n = ids.shape[0]
-    bits = max(1, (n - 1).bit_length())
-    if (largest + 1) << bits > 1 << 32:
-        by_id, origin = jax.lax.sort((ids, jnp.arange(n, dtype=jnp.int32)), num_keys=1)
-        return by_id, origin
-    # Both in one integer: sorting one array of numbers is several times as quick on a CPU as sorting pairs.
-    packed = jnp.sort((ids.astype(jnp.uint32) << bits) | jnp.arange(n, dtype=jnp.uint32))
-    return (packed >> bits).astype(jnp.int32), (packed & ((1 << bits) - 1)).astype(jnp.int32)
-
-
-def gather_rows(table: Array, ids: Int[Array, "U"]) -> Array:
-    """Rows of ``table`` at the ids of ``unique_rows``; zeros at fillers."""
-    return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
-
-
-def gather_wide(table: Array, ids: Int[Array, "U"]) -> Array:
-    """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
-    return gather_rows(table, ids).astype(wide(table.dtype))
-
-
-def scatter_rows(table: Array, ids: Int[Array, "U"], rows: Array) -> Array:
-    """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
-    return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
-
-
 class RowUpdate(NamedTuple):
-    """A table after a step, the optimizer state that goes with it, and the new rows of the ids that were updated."""
+    """A table after a step, its optimizer state, and the ids that were updated with their new rows."""
 
     table: Array
     state: State
     rows: Array
+    ids: Array
 
 
 class Rowwise(NamedTuple):
@@ -102,7 +36,9 @@ class Rowwise(NamedTuple):
 
     Attributes:
         init: ``(table) -> state``.
-        update: ``(grads, state, table, ids, key=None, first_row=0) -> RowUpdate``: of the rows ``ids``.
+        update: ``(grads, state, table, ids=None, key=None, first_row=0, write=None) -> RowUpdate``: of the rows
+            ``ids``; without ids ``grads`` are ``RowGradients``, or an array of the table's shape. Where ``write`` is
+            False nothing changes (``RowGradients`` of a loss that is not finite hold no rows anyway).
         update_all: ``(grads, state, table, key=None) -> (table, state)``: of all rows, by a gradient of all.
     """
 
@@ -121,7 +57,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
 
     **Narrow tables.** bfloat16 is how rows are stored, and nothing is computed in it: rows and gradients become
     float32, the optimizer state is float32 (bfloat16 moments would lose a decay of .999 to rounding), and only the new
-    rows are rounded. With ``rounding="stochastic"`` that is at random and right on average, see ``candax.rounding``;
+    rows are rounded. With ``rounding="stochastic"`` that is at random and right on average (``candax.rows.rounding``);
     with "nearest" updates below half the distance between neighbouring numbers, 1/512 to 1/256 of a weight, are lost,
     and training with a small learning rate stands still. (A float32 copy of the rows to add the updates to would cost
     more memory than a float32 table: it saves traffic alone, where rows are read more often than written.) On a CPU,
@@ -134,7 +70,8 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         rounding: of new rows of a bfloat16 table; float32 tables know none.
 
     Returns:
-        ``Rowwise``: ``init(table)``; ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
+        ``Rowwise``: ``init(table)``; ``update(grads, state, table)`` with ``RowGradients``, or
+        ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
         ``unique_rows`` gives them; ``update_all(grads, state, table)`` with a gradient of the whole table. Stochastic
         rounding of a bfloat16 table takes a ``key`` of the step as well, and where the table is a part of a larger one
         the number of its ``first_row`` there, so that the parts are rounded like the whole. A jitted step that donates
@@ -154,7 +91,8 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         [0.0, 0.0, -0.5, 0.0]
     """
     _refuse_collectors(transformation)
-    _probe(transformation)
+    with jax.ensure_compile_time_eval():  # also where an optimizer is made inside jit
+        _probe(transformation)
     check_rounding(rounding)
 
     @jax.jit
@@ -194,17 +132,47 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         return scatter_rows(table, ids, rows), scattered
 
     def update(
+        grads: RowGradients | Float[Array, "U ..."],
+        state: State,
+        table: Array,
+        ids: Int[Array, "U"] | None = None,
+        key: KeyArray | None = None,
+        first_row: Int[Array, ""] | int = 0,
+        write: Bool[Array, ""] | None = None,
+    ) -> RowUpdate:
+        per_row = _per_row(init, table.shape[1:], table.dtype)
+        if isinstance(grads, RowGradients):
+            values, ids = grads.rows, grads.ids
+        else:
+            values = grads
+        if ids is None:
+            new_table, new_state = update_all(values, state, table, key)
+            if write is not None:
+                new_table, new_state = jax.tree.map(
+                    lambda new, old: jnp.where(write, new, old), (new_table, new_state), (table, state)
+                )
+            return RowUpdate(new_table, new_state, new_table, jnp.arange(table.shape[0], dtype=jnp.int32))
+        if write is not None:
+            ids = jnp.where(write, ids, table.shape[0] + jnp.arange(ids.shape[0], dtype=ids.dtype))
+        done = update_rows(values, state, table, ids, per_row, key, first_row)
+        if write is None:
+            return done
+        # Rows were dropped; what is shared by all of them is not written by rows.
+        shared = lambda new, old, follows: new if follows else jnp.where(write, new, old)  # noqa: E731
+        return done._replace(state=jax.tree.map(shared, done.state, state, per_row))
+
+    def update_rows(
         grads: Float[Array, "U ..."],
         state: State,
         table: Array,
         ids: Int[Array, "U"],
-        key: KeyArray | None = None,
-        first_row: Int[Array, ""] | int = 0,
+        per_row: PyTree,
+        key: KeyArray | None,
+        first_row: Int[Array, ""] | int,
     ) -> RowUpdate:
-        per_row = _per_row(init, table.shape[1:], table.dtype)
         if ids.shape[0] <= _CHUNK:
             new_table, new_state = update_some(grads, state, table, ids, per_row, key, first_row)
-            return RowUpdate(new_table, new_state, gather_rows(new_table, ids))
+            return RowUpdate(new_table, new_state, gather_rows(new_table, ids), ids)
         asked = ids.shape[0]
         size = _chunk_size(asked)
         grads, ids = _whole_chunks(grads, ids, table.shape[0], size)
@@ -218,7 +186,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         used = jnp.sum(ids < table.shape[0])
         chunks = jnp.maximum(1, (used + size - 1) // size)
         new_table, new_state = jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
-        return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]))
+        return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]), ids[:asked])
 
     def update_all(
         grads: Float[Array, "rows ..."], state: State, table: Array, key: KeyArray | None = None
@@ -310,6 +278,6 @@ def _probe(transformation: optax.GradientTransformation) -> None:
             raise ValueError(
                 "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
                 "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
-                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; give "
-                "clip_by_global_norm to the training step, which applies it once over all gradients."
+                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; clip by "
+                "clip_norm= of candax.Optimizer (or of build), once over all gradients."
             )

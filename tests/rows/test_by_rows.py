@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from candax import rows
-from candax.rows import gather_rows, rowwise, scatter_rows, unique_rows
+from candax.rows import by_rows, gather_rows, rowwise, scatter_rows, unique_rows
 
 ELEMENTWISE: dict[str, Callable[[], optax.GradientTransformation]] = {
     "sgd": lambda: optax.sgd(0.1),
@@ -90,7 +89,7 @@ def test_gather_and_scatter_leave_fillers_out() -> None:
 def test_with_every_row_touched_it_is_the_dense_optimizer(
     name: str, chunk: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "_CHUNK", chunk)
+    monkeypatch.setattr(by_rows, "_CHUNK", chunk)
     dense, sparse = ELEMENTWISE[name](), rowwise(ELEMENTWISE[name]())
     rng = np.random.default_rng(0)
     table = sparse_table = jnp.asarray(rng.normal(size=shape), jnp.float32)
@@ -113,7 +112,7 @@ def test_with_every_row_touched_it_is_the_dense_optimizer(
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_untouched_rows_stay_bit_for_bit(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and per-row state; touched rows do what the dense optimizer does on a table of those rows alone."""
-    monkeypatch.setattr(rows, "_CHUNK", chunk)
+    monkeypatch.setattr(by_rows, "_CHUNK", chunk)
     rng = np.random.default_rng(1)
     optimizer, dense = rowwise(ELEMENTWISE[name]()), ELEMENTWISE[name]()
     table = jnp.asarray(rng.normal(size=(9, 3)), jnp.float32)
@@ -121,7 +120,7 @@ def test_untouched_rows_stay_bit_for_bit(name: str, chunk: int, monkeypatch: pyt
     update = jax.jit(optimizer.update)
     # One step on all rows, so that moments are not zero.
     all_rows = jnp.arange(9, dtype=jnp.int32)
-    table, state, _ = update(jnp.asarray(rng.normal(size=(9, 3)), jnp.float32), state, table, all_rows)
+    table, state, *_ = update(jnp.asarray(rng.normal(size=(9, 3)), jnp.float32), state, table, all_rows)
     ids = jnp.array([1, 4, 8, 12, 13], jnp.int32)
     touched, untouched = np.array([1, 4, 8]), np.array([0, 2, 3, 5, 6, 7])
     # Rubbish in the gradient of fillers is dropped.
@@ -208,7 +207,7 @@ def test_stochastic_rounding_of_rows(shape: tuple[int, ...], monkeypatch: pytest
     np.testing.assert_array_equal(np.asarray(everything)[touched], np.asarray(done.table)[touched])
     part = optimizer.update(grads[1:4], optimizer.init(table[3:]), table[3:], ids[1:4] - 3, key, 3)
     np.testing.assert_array_equal(part.table, done.table[3:])
-    monkeypatch.setattr(rows, "_CHUNK", 2)
+    monkeypatch.setattr(by_rows, "_CHUNK", 2)
     in_chunks = optimizer.update(grads, state, table, ids, key)
     np.testing.assert_array_equal(in_chunks.table, done.table)
     with pytest.raises(ValueError, match="expected a key"):
@@ -248,7 +247,7 @@ def compiled_update(name: str, num_rows: int, asked: int = 3000, dtype: str = "f
     state = jax.eval_shape(optimizer.init, table)
     grads, ids = jax.ShapeDtypeStruct((asked, 8), jnp.float32), jax.ShapeDtypeStruct((asked,), jnp.int32)
 
-    def update(table: jax.Array, state: optax.OptState, grads: jax.Array, ids: jax.Array) -> rows.RowUpdate:
+    def update(table: jax.Array, state: optax.OptState, grads: jax.Array, ids: jax.Array) -> by_rows.RowUpdate:
         return optimizer.update(grads, state, table, ids, jax.random.key(0))
 
     return jax.jit(update, donate_argnums=(0, 1)).lower(table, state, grads, ids).compile()

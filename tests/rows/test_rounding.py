@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.rounding import stochastic_round
-from tests.conformance.statistics import check_mean
+from candax.rows.rounding import stochastic_round
+from candax.testing.statistics import check_mean
 
 # Shares of the way from one bfloat16 number to the next, away from zero.
 SHARES = np.array([0.125, 0.5, 0.8, 0.95], np.float32)

@@ -1,0 +1,433 @@
+"""The output layer as a module: it draws candidates and scores them; it gives losses, logits and the best classes."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from candax.base import Classes, KeyArray, SampledLogits, Sampler
+from candax.blocks import (
+    DEFAULT_BLOCK_SIZE,
+    Transform,
+    streaming_evaluate,
+    streaming_sample,
+)
+from candax.cosines import as_scored
+from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
+from candax.losses.full import scores_all_classes
+from candax.models.computed import ComputedVectors
+from candax.models.embed import Embed
+from candax.models.heads import normal_table
+from candax.models.predictions import check_reduction, predictions
+from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
+from candax.rows.lookups import lookup, record_draw
+from candax.rows.tables import Constant, DrawCount, Table
+
+
+class SamplerState(nnx.Variable):
+    """The state of a head's sampler, a pytree."""
+
+
+class Refreshes:
+    """What is known of refreshes in this process."""
+
+    called = False
+
+
+# A sampler that is due in none of so many steps is taken for one that needs no refresh.
+_LOOK_AHEAD = 5000
+# Keys for building a sampler's state are folded from a number that no step has.
+INIT = 2**31 - 1
+
+
+class Head(nnx.Module):
+    """The output layer over many classes: ``head.loss(h, labels)`` in training, ``head(h)`` and ``head.top_k`` after.
+
+    Put it behind any module and train with ``cx.value_and_grad`` and ``cx.Optimizer``: a step then costs the same for
+    any number of classes. Under ``nnx.value_and_grad`` it works too, with a dense gradient of the class vectors.
+
+    ``head.train()`` and ``head.eval()`` (as those of any module around it) switch between drawing anew at each call
+    and changing nothing. Where the sampler keeps an index of the class vectors, call ``cx.refresh(model, step)``
+    before each step.
+
+    Args:
+        num_classes: classes of the output space.
+        dim: coordinates of a class vector; not needed with ``table``.
+        sampler: of the candidates; None with a loss over all classes.
+        loss: on ``SampledLogits``; hyperparameters by ``functools.partial``. Default: ``sampled_softmax``, without a
+            sampler ``full_softmax``.
+        table: the class vectors of another module to share: a ``cx.Embed`` (tied input and output), a ``cx.Head`` or a
+            ``Table``, with at least ``num_classes`` rows. It keeps the values that it was initialised with there.
+            (Flax' tree mode knows no shared variables, so tied tables need its graph mode, which is the default.)
+        vectors: class vectors that are computed: a module (or a function without parameters) ``fn(ids[n]) -> [n, dim]``
+            that only sees labels and candidates; with batch statistics ``fn(ids, where)``, see ``cx.sampled_loss``.
+        counts: label frequencies [num_classes], for samplers that follow them, and for the biases.
+        biases: whether classes have biases. Default: unless ``normalized``. They start at the log prior,
+            log((count + 1) / sum), where ``counts`` are given: at 0, losses that judge each class by itself (``nce``,
+            ``negative_sampling``) learn little else for long.
+        normalized: logits are cosines, for margins (``cx.losses.arcface``).
+        transform: of each logit before the loss and in all predictions, such as ``lambda o: 30 * jnp.tanh(o / 30)``.
+        block_size: of ``cx.sampled_loss``.
+        dtype: of vectors and biases; logits are accumulated in float32.
+        rngs: ``rngs.params`` initialises the vectors: normal with standard deviation 0.1 / sqrt(dim) (normalised heads:
+            1 / sqrt(dim)), so that logits start near 0; and draws the key of the candidates.
+
+    Raises:
+        ValueError: for arguments that do not fit each other.
+
+    Example:
+        >>> import jax.numpy as jnp, candax as cx
+        >>> from flax import nnx
+        >>> head = cx.Head(100_000, 16, sampler=cx.samplers.log_uniform(64), rngs=nnx.Rngs(0))
+        >>> loss = head.loss(jnp.ones((2, 5, 16)), jnp.array([[3, 1, 4, 1, -1], [5, 9, 2, 6, -1]]))
+        >>> head.top_k(jnp.ones((2, 16)), 3)[1].shape
+        (2, 3)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int | None = None,
+        *,
+        sampler: Sampler | None = None,
+        loss: Callable[..., Float[Array, "B"]] | None = None,
+        table: "Embed | Head | Table | None" = None,
+        vectors: Callable[..., Float[Array, "n dim"]] | None = None,
+        counts: Float[Array | np.ndarray, "num_classes"] | None = None,
+        biases: bool | None = None,
+        normalized: bool = False,
+        transform: Transform | None = None,
+        block_size: int | None = None,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if loss is None:
+            loss = full_softmax if sampler is None else sampled_softmax
+        check_sampler_and_loss(sampler, loss)
+        if normalized and biases:
+            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
+        if counts is not None and np.shape(counts) != (num_classes,):
+            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
+        self.num_classes = num_classes
+        self.normalized = normalized
+        self.sampler = sampler
+        self.transform = transform
+        self.loss_function = _after(transform, loss)
+        self.block_size = block_size
+        self.deterministic = False
+        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, rngs)
+        rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
+        padding = (0, rows - num_classes)
+        self.counts = None if counts is None else Constant(jnp.pad(jnp.asarray(counts, jnp.float32), padding))
+        biases = not normalized if biases is None else biases
+        self.biases = Table(_log_prior(self.counts, rows).astype(dtype)) if biases else None
+        key = rngs.params()
+        self.key_data = Constant(jax.random.key_data(key))
+        self.draws = DrawCount(jnp.int32(0))
+        if sampler is not None and isinstance(self.vectors, ComputedVectors) and reads_vectors(sampler, num_classes):
+            self.vectors.keep()
+        self.state = None if sampler is None else SamplerState(self._initial_state())
+
+    @staticmethod
+    def _class_vectors(
+        num_classes: int, dim: int | None, table: Any, vectors: Any, normalized: bool, dtype: Any, rngs: nnx.Rngs
+    ) -> Any:
+        if vectors is not None:
+            if table is not None:
+                raise ValueError("expected either table= or vectors=, got both.")
+            return ComputedVectors(vectors, num_classes)
+        if table is None:
+            if dim is None or num_classes < 1 or dim < 1:
+                raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
+            length = 1.0 if normalized else 0.1
+            return Table(normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype)))
+        shared = table.embedding if isinstance(table, Embed) else table.vectors if isinstance(table, Head) else table
+        if not isinstance(shared, Table):
+            raise ValueError(
+                f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
+                "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
+            )
+        if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
+            raise ValueError(
+                f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
+                f"one of shape {shared.shape}."
+            )
+        return shared
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a class vector."""
+        return self.vectors.dim if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[1]
+
+    def classes(self) -> Classes:
+        """The output layer as samplers see it, of arrays."""
+        computed = isinstance(self.vectors, ComputedVectors)
+        return self._classes(self.vectors.kept() if computed else self.vectors[...], _array(self.biases))
+
+    def _classes(self, vectors: Any, biases: Any) -> Classes:
+        return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
+
+    def _whole(self) -> Classes:
+        """The output layer with every class vector, computed where it is."""
+        if isinstance(self.vectors, ComputedVectors):
+            return self._classes(self.vectors.all(), _array(self.biases))
+        return self.classes()
+
+    def _differentiable(self) -> Classes:
+        if isinstance(self.vectors, ComputedVectors):
+            return self._classes(self.vectors.of(jnp.arange(self.num_classes, dtype=jnp.int32)), _array(self.biases))
+        return self.classes()
+
+    def step_key(self) -> KeyArray:
+        """The key of the next draw."""
+        return jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...]), self.draws[...])
+
+    def _initial_state(self) -> Any:
+        assert self.sampler is not None
+        key = jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...]), INIT)
+        # Copies: a step donates the model, and an array that the sampler keeps as it is would be donated twice.
+        return jax.tree.map(jnp.array, self.sampler.init(key, self.classes()))
+
+    def loss(
+        self,
+        h: Float[Array | np.ndarray, "..."],
+        labels: Int[Array | np.ndarray, "..."],
+        *,
+        where: Array | np.ndarray | None = None,
+        weights: Array | np.ndarray | None = None,
+        reduction: str = "mean",
+        return_draw: bool = False,
+    ) -> Any:
+        """The loss of predictions: ``cx.sampled_loss`` with this head's classes, sampler and keys.
+
+        Args:
+            h: embeddings ``[..., dim]``.
+            labels: integers ``[...]``, or ``[..., T]`` for several true classes per prediction; -1 pads.
+            where: ``bool[...]``, which predictions count.
+            weights: ``float[...]``.
+            reduction: "mean" over the predictions that count, "sum" or "none".
+            return_draw: return the ``Draw`` too; its ``statistics()`` say how good the candidates are.
+
+        Returns:
+            The loss, float32; with ``return_draw`` the loss and the ``Draw``.
+
+        Raises:
+            ValueError: for arguments whose types or shapes do not fit.
+        """
+        check_reduction(reduction)
+        flat = predictions(
+            h, labels, num_classes=self.num_classes, num_valid=self.num_classes, where=where, weights=weights
+        )
+        if self.sampler is None:
+            if return_draw:
+                raise ValueError("expected a sampler with return_draw=True, got a head without one.")
+            return flat.reduce(self.loss_function(flat.embeddings, flat.labels, self._differentiable()), reduction)
+        computed = isinstance(self.vectors, ComputedVectors)
+        state = self.state
+        assert state is not None
+        losses, draw = draw_and_score(
+            flat,
+            self._classes(self.vectors.kept() if computed else self.vectors, self.biases),
+            sampler=self.sampler,
+            state=state.get_value(),
+            key=self.step_key(),
+            loss=self.loss_function,
+            num_classes=self.num_classes,
+            block_size=self.block_size,
+            vectors=self.vectors.of if computed else None,
+        )
+        if not self.deterministic:
+            self._warn_without_refresh()
+            record_draw(self.draws, draw)
+            self.draws[...] = self.draws[...] + 1
+        value = flat.reduce(losses, reduction)
+        return (value, draw) if return_draw else value
+
+    def _warn_without_refresh(self) -> None:
+        assert self.sampler is not None
+        if not Refreshes.called and any(map(self.sampler.schedule, range(_LOOK_AHEAD))):
+            warnings.warn(
+                "this head's sampler keeps an index of the class vectors that is to be rebuilt now and then, and "
+                "candax.refresh was never called: call candax.refresh(model, step) before each step.",
+                stacklevel=3,
+            )
+
+    def __call__(self, h: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
+        """All logits ``[..., num_classes]``, float32; differentiable, with a dense gradient of the class vectors."""
+        h, classes = self._checked(h), self._differentiable()
+        vectors = as_scored(classes.vectors, self.normalized)
+        logits = jnp.matmul(as_scored(h, self.normalized), vectors.T, preferred_element_type=jnp.float32)
+        if classes.biases is not None:
+            logits += classes.biases
+        logits = logits[..., : self.num_classes]
+        return logits if self.transform is None else self.transform(logits)
+
+    def top_k(
+        self,
+        h: Float[Array | np.ndarray, "..."],
+        k: int,
+        *,
+        exclude: Int[Array | np.ndarray, "..."] | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> tuple[Float[Array, "..."], Int[Array, "..."]]:
+        """The exact k best classes, scored in blocks of classes.
+
+        Args:
+            h: embeddings ``[..., dim]``.
+            k: how many.
+            exclude: ids ``[..., E]`` that are not to be among them (what a user has seen), padded with -1.
+            block_size: the most classes scored at a time.
+
+        Returns:
+            Logits and int32 ids, ``[..., k]``, best first.
+        """
+        h = self._checked(h)
+        if not isinstance(k, int) or not 1 <= k <= self.num_classes:
+            raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
+        if exclude is not None:
+            exclude = jnp.asarray(exclude)
+            if not jnp.issubdtype(exclude.dtype, jnp.integer) or exclude.shape[:-1] != h.shape[:-1]:
+                raise ValueError(
+                    f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
+                    f"{list(exclude.shape)}."
+                )
+            exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
+        flat = h.reshape(-1, h.shape[-1])
+        scores, ids, _ = streaming_evaluate(
+            flat, self._whole(), k, block_size=block_size, transform=self.transform, exclude=exclude
+        )
+        return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
+
+    def log_prob(
+        self,
+        h: Float[Array | np.ndarray, "..."],
+        labels: Int[Array | np.ndarray, "..."],
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> Float[Array, "..."]:
+        """Log probabilities of classes under the softmax over all: ``o_label - log sum exp o``; -inf where -1.
+
+        To be read, not differentiated.
+
+        Args:
+            h: embeddings ``[..., dim]``.
+            labels: integers ``[...]``, or ``[..., T]`` for several classes per prediction.
+            block_size: the most classes scored at a time.
+
+        Returns:
+            float32 of the labels' shape.
+        """
+        h, classes = self._checked(h), self._whole()
+        labels = jnp.asarray(labels)
+        flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
+        embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape).astype(jnp.int32)
+        ids = jnp.where(ids < self.num_classes, ids, classes.num_classes)
+        rows = as_scored(lookup(classes.vectors, ids), self.normalized)
+        logits = jnp.einsum(
+            "bd,btd->bt", as_scored(embeddings, self.normalized), rows, preferred_element_type=jnp.float32
+        )
+        if classes.biases is not None:
+            logits += lookup(classes.biases, ids)
+        logits = logits if self.transform is None else self.transform(logits)
+        _, _, normalizer = streaming_evaluate(embeddings, classes, 0, block_size=block_size, transform=self.transform)
+        return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)
+
+    def sample(
+        self, key: KeyArray, h: Float[Array | np.ndarray, "..."], *, block_size: int = DEFAULT_BLOCK_SIZE
+    ) -> Int[Array, "..."]:
+        """Classes ``[...]`` drawn from the softmax over all of them, for decoding; works in ``lax.scan``."""
+        h = self._checked(h)
+        flat = h.reshape(-1, h.shape[-1])
+        drawn = streaming_sample(key, flat, self._whole(), block_size=block_size, transform=self.transform)
+        return drawn.reshape(h.shape[:-1])
+
+    def _checked(self, h: Any) -> Float[Array, "..."]:
+        h = jnp.asarray(h)
+        if not jnp.issubdtype(h.dtype, jnp.floating) or h.ndim < 1 or h.shape[-1] != self.dim:
+            raise ValueError(f"expected floating-point embeddings [..., {self.dim}], got {h.dtype}{list(h.shape)}.")
+        return h
+
+    def grow(self, num_classes: int, *, counts: Any = None, rngs: nnx.Rngs) -> None:
+        """Adds classes at the end: their vectors are drawn anew, all others are kept; the sampler's state is made anew.
+
+        Call it on the host, then ``optimizer.grow(model)`` to give the new rows their optimizer state. Every other head
+        that shares the table keeps its number of classes.
+
+        Args:
+            num_classes: from now on.
+            counts: label frequencies of all classes, where the head has counts.
+            rngs: ``rngs.params`` draws the new rows, as spread as the old ones are.
+        """
+        if isinstance(self.vectors, ComputedVectors):
+            raise ValueError("expected class vectors of a table to grow, got computed ones: make a new head.")
+        if num_classes < self.num_classes or (counts is None) != (self.counts is None):
+            raise ValueError(
+                f"expected num_classes >= {self.num_classes}, and counts of all classes if and only if the head has "
+                f"counts; got {num_classes} and counts={'None' if counts is None else 'given'}."
+            )
+        old, missing = self.vectors[...], num_classes - self.vectors.shape[0]
+        if missing > 0:
+            new = jax.random.normal(rngs.params(), (missing, old.shape[1])) * jnp.std(old.astype(jnp.float32))
+            self.vectors.set_value(jnp.concatenate([old, new.astype(old.dtype)]))
+        self.num_classes = num_classes
+        rows = self.vectors.shape[0]
+        if self.counts is not None:
+            self.counts.set_value(jnp.pad(jnp.asarray(counts, jnp.float32), (0, rows - num_classes)))
+        if self.biases is not None:
+            kept = self.biases[...]
+            prior = _log_prior(self.counts, rows).astype(kept.dtype)
+            self.biases.set_value(jnp.concatenate([kept, prior[kept.shape[0] :]]))
+        if self.state is not None:
+            self.state.set_value(self._initial_state())
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """For ``nnx.view``.
+
+        Args:
+            deterministic: draws are the same at each call, and nothing changes.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+def _array(variable: Any) -> Any:
+    return None if variable is None else variable[...]
+
+
+def _log_prior(counts: Constant | None, rows: int) -> Float[Array, "rows"]:
+    if counts is None:
+        return jnp.zeros(rows)
+    seen = counts[...] + 1
+    return jnp.log(seen / jnp.sum(seen))
+
+
+def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss of transformed logits."""
+    if transform is None:
+        return loss
+
+    def transformed(logits: SampledLogits) -> SampledLogits:
+        return SampledLogits(
+            transform(logits.true),
+            logits.true_log_expected_count,
+            logits.true_mask,
+            transform(logits.sampled),
+            logits.sampled_log_expected_count,
+            logits.sampled_mask,
+            logits.hits,
+            logits.num_classes,
+        )
+
+    if not scores_all_classes(loss):
+        return with_margin(transformed, loss)
+    if getattr(loss, "func", loss) is not full_softmax:
+        raise ValueError(
+            "expected full_softmax or a loss on candidates with transform=; of over_all_classes(loss) transform inside."
+        )
+    return over_all_classes(with_margin(transformed, subset_softmax))

@@ -1,0 +1,163 @@
+"""Predictions as a loss sees them: flat, checked, with what does not count set to nothing."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.rows.lookups import integer_ids, report_ids
+
+# From as many labels per prediction on, equal ones are found by sorting them instead of comparing all pairs.
+_SORT_FROM = 64
+# From as many classes on, labels with a last axis of as many entries are taken for one-hot arrays.
+_ONE_HOT_FROM = 10
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Predictions(NamedTuple):
+    """B predictions of any shape, flattened.
+
+    Attributes:
+        embeddings: zeros where a prediction does not count.
+        labels: -1 pads, distinct within a prediction, all -1 where it does not count.
+        weights: 0 where a prediction does not count.
+        invalid: a label is out of range, so that the loss must be NaN.
+        shape: of the predictions before.
+    """
+
+    embeddings: Float[Array, "B dim"]
+    labels: Int[Array, "B T"]
+    weights: Float[Array, "B"]
+    invalid: Bool[Array, "B"]
+    shape: tuple[int, ...]
+
+    @property
+    def counted(self) -> Bool[Array, "B"]:
+        """Those that count: not masked, and with a label."""
+        return (self.labels >= 0).any(axis=1) | self.invalid
+
+    def reduce(self, losses: Float[Array, "B"], reduction: str) -> Array:
+        """Losses as one number, or in the predictions' shape: with their weights, NaN where a label is out of range."""
+        losses = jnp.where(self.invalid, jnp.nan, losses)
+        weighted = jnp.where(self.counted, losses, 0) * self.weights
+        if reduction == "none":
+            return weighted.reshape(self.shape)
+        total, weight = jnp.sum(weighted), jnp.sum(self.weights)
+        return total if reduction == "sum" else total / jnp.where(weight > 0, weight, 1)
+
+
+def predictions(
+    embeddings: Any,
+    labels: Any,
+    *,
+    num_classes: int,
+    num_valid: Any,
+    where: Any = None,
+    weights: Any = None,
+) -> Predictions:
+    """Checks and flattens what a loss is given.
+
+    Args:
+        embeddings: ``[..., dim]``, of any floating-point type.
+        labels: integers ``[...]``, or ``[..., T]`` for several true classes; -1 pads.
+        num_classes: rows of the output layer.
+        num_valid: of them, those that are classes.
+        where: ``bool[...]``, which predictions count.
+        weights: ``float[...]``.
+
+    Returns:
+        ``Predictions``.
+
+    Raises:
+        ValueError: for types or shapes that do not fit.
+    """
+    embeddings, labels = jnp.asarray(embeddings), integer_ids(labels, "labels")
+    if not jnp.issubdtype(embeddings.dtype, jnp.floating) or embeddings.ndim < 1:
+        raise ValueError(
+            f"expected floating-point embeddings [..., dim], got {embeddings.dtype}{list(embeddings.shape)}. Give what "
+            "the model computes, not token ids."
+        )
+    shape = embeddings.shape[:-1]
+    if labels.shape[: len(shape)] != shape or labels.ndim - len(shape) not in (0, 1):
+        raise ValueError(
+            f"expected labels of shape {list(shape)}, or {[*shape, 'T']} for T true classes per prediction, beside "
+            f"embeddings of shape {list(embeddings.shape)}; got {list(labels.shape)}."
+        )
+    if labels.ndim > len(shape) and labels.shape[-1] == num_classes >= _ONE_HOT_FROM:
+        raise ValueError(
+            f"expected labels to be class ids, got an array of shape {list(labels.shape)} whose last axis is as long "
+            "as there are classes. One-hot labels become ids by jnp.argmax(labels, axis=-1)."
+        )
+    labels = labels.reshape(-1, labels.shape[-1] if labels.ndim > len(shape) else 1)
+    embeddings = embeddings.reshape(labels.shape[0], embeddings.shape[-1])
+    labels = jnp.where(_flat_mask(where, shape)[:, None], labels, -1)
+    report_ids("labels", labels, num_valid)
+    invalid = (labels < -1) | (labels >= num_valid)
+    counts = (labels != -1).any(axis=1)
+    flat_weights = counts * _flat_weights(weights, shape, counts)
+    return Predictions(
+        # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.
+        jnp.where(counts[:, None], embeddings, 0),
+        distinct(jnp.where(invalid, -1, labels)),
+        flat_weights,
+        invalid.any(axis=1),
+        shape,
+    )
+
+
+def distinct(labels: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Labels in which each class stands once per prediction: further ones are -1. Their order may change.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> distinct(jnp.array([[4, 7, 4, -1]])).tolist()
+        [[4, 7, -1, -1]]
+    """
+    number = labels.shape[1]
+    if number < 2:
+        return labels
+    if number < _SORT_FROM:
+        earlier = jnp.arange(number)[:, None] > jnp.arange(number)
+        again = jnp.any((labels[:, :, None] == labels[:, None, :]) & earlier, axis=2)
+        return jnp.where(again, -1, labels)
+    in_order = jnp.sort(labels, axis=1)
+    again = jnp.pad(in_order[:, 1:] == in_order[:, :-1], ((0, 0), (1, 0)))
+    return jnp.where(again, -1, in_order)
+
+
+def check_reduction(reduction: str) -> None:
+    """Raises ValueError for another word."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"expected reduction to be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
+
+
+def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, "B"]:
+    if where is None:
+        return jnp.ones(_number(shape), bool)
+    mask = jnp.asarray(where)
+    if mask.dtype != jnp.bool_ or mask.shape != shape:
+        raise ValueError(
+            f"expected where to be bool{list(shape)}, one entry per prediction, got {mask.dtype}{list(mask.shape)}. "
+            "A mask of numbers becomes one of booleans by mask > 0; numbers that weigh predictions go to weights=."
+        )
+    return mask.reshape(-1)
+
+
+def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, "B"]) -> Float[Array, "B"]:
+    if weights is None:
+        return jnp.ones(_number(shape), jnp.float32)
+    given = jnp.asarray(weights)
+    if not jnp.issubdtype(given.dtype, jnp.floating) or given.shape != shape:
+        raise ValueError(
+            f"expected weights to be float{list(shape)}, one per prediction, got {given.dtype}{list(given.shape)}. "
+            "A mask goes to where=."
+        )
+    return jnp.where(counts, given.reshape(-1).astype(jnp.float32), 0)
+
+
+def _number(shape: tuple[int, ...]) -> int:
+    number = 1
+    for length in shape:
+        number *= length
+    return number

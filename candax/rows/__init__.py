@@ -1,0 +1,35 @@
+"""Row-sparse training: only the rows of a table that a step uses are read, differentiated, updated and written.
+
+The gradient of a gather is in JAX a dense array as large as the table, and a dense optimizer step rewrites every row.
+Here a lookup carries its own gradient (``lookups``), ``value_and_grad`` returns row gradients (``gradients``), and any
+elementwise optax transformation acts on the rows that a step has used, alone (``rowwise``).
+"""
+
+from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
+from candax.rows.differentiate import value_and_grad
+from candax.rows.draws import Draw, update_sampler
+from candax.rows.gradients import Gradients, RowGradients, accumulate
+from candax.rows.lookups import TableView, lookup
+from candax.rows.tables import Constant, Table
+from candax.rows.unique import UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
+
+__all__ = [
+    "Constant",
+    "Draw",
+    "Gradients",
+    "RowGradients",
+    "RowUpdate",
+    "Rowwise",
+    "Table",
+    "TableView",
+    "UniqueRows",
+    "accumulate",
+    "gather_rows",
+    "gather_wide",
+    "lookup",
+    "rowwise",
+    "scatter_rows",
+    "unique_rows",
+    "update_sampler",
+    "value_and_grad",
+]

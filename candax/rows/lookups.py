@@ -1,0 +1,275 @@
+"""Lookups: reads of table rows that carry their own gradients.
+
+Inside ``value_and_grad`` a lookup is ``stop_gradient(table)[ids] + delta`` with zeros as ``delta``. The loss is
+differentiated with respect to the deltas, and the ids come out beside their gradients: so any function of looked-up
+rows has row gradients, whatever stands around it. Outside, a lookup is a plain gather with a dense gradient.
+"""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from candax.rows.rounding import wide
+from candax.rows.tables import DrawCount, Table
+
+# The name under which a variable of a differentiated copy carries its ``Mark``.
+MARK = "candax_mark"
+_TOKENS = itertools.count()
+
+
+class Mark(NamedTuple):
+    """Which differentiation a table or a head belongs to, and which of its tables (a number) or heads (a path) it is.
+
+    It is part of the structure of what it marks, so that an inner ``jit`` that was traced without it is traced again.
+    """
+
+    token: int
+    name: Any
+
+
+@jax.tree_util.register_pytree_node_class
+class TableView:
+    """A table inside ``candax.rows.value_and_grad``: ``lookup(view, ids)`` reads rows, ``view[...]`` all of it."""
+
+    def __init__(self, array: Array, mark: Mark) -> None:
+        self.array, self.mark = array, mark
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array."""
+        return self.array.shape
+
+    @property
+    def ndim(self) -> int:
+        """Of the array."""
+        return self.array.ndim
+
+    @property
+    def dtype(self) -> Any:
+        """Of the array."""
+        return self.array.dtype
+
+    def __getitem__(self, key: Any) -> Array:
+        return self.array[key]
+
+    def __jax_array__(self) -> Array:
+        return self.array
+
+    def tree_flatten(self) -> tuple[tuple[Array], Mark]:
+        """The array, and the mark as structure."""
+        return (self.array,), self.mark
+
+    @classmethod
+    def tree_unflatten(cls, mark: Mark, children: tuple[Array]) -> "TableView":
+        """The inverse of ``tree_flatten``."""
+        return cls(children[0], mark)
+
+
+AnyTable: TypeAlias = Table | TableView | Array | np.ndarray
+
+
+def current_trace() -> Any:
+    """What JAX is tracing now, to compare with what it traced before."""
+    return jax.extend.core.get_opaque_trace_state(convention="nnx")
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.tapes: list[Tape] = []
+        self.checks: list[Callable[[Any, Array, int], None]] = []
+
+
+_ACTIVE = _Active()
+
+
+class Tape:
+    """What one run of a differentiated function looks up and draws; make it inside that function.
+
+    Attributes:
+        token: of this differentiation, in the marks of its tables and heads.
+        sources: the tables, to be read without a gradient; of ``dense`` ones with their gradient.
+        deltas: what is added to the rows of each lookup in turn; None while their shapes are found out.
+        dense: numbers of the tables that the function also uses as whole arrays. Their lookups are plain gathers.
+        originals: the table variables of the model that was copied to be differentiated.
+        lookups: number of the table and ids of each lookup.
+        rows: shape and type of the rows of each lookup, float32 or wider.
+        finite: of each lookup whether all its rows were finite.
+        draws: name of the head and ``Draw`` of each call of a head's loss in training.
+    """
+
+    def __init__(
+        self,
+        token: int,
+        sources: list[Array],
+        deltas: list[Array] | None = None,
+        dense: frozenset[int] = frozenset(),
+        originals: tuple[Table, ...] = (),
+    ) -> None:
+        self.token, self.sources, self.deltas, self.dense, self.originals = token, sources, deltas, dense, originals
+        self.trace = current_trace()
+        self.lookups: list[tuple[int, Array]] = []
+        self.rows: list[jax.ShapeDtypeStruct] = []
+        self.finite: list[Array] = []
+        self.draws: list[tuple[str, Any]] = []
+
+    def __enter__(self) -> "Tape":
+        _ACTIVE.tapes.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _ACTIVE.tapes.pop()
+
+    def look_up(self, table: int, ids: Int[Array, "*n"]) -> Float[Array, "..."]:
+        """Rows with their delta."""
+        self.check_trace("a lookup of table rows")
+        source = self.sources[table]
+        number = len(self.lookups)
+        rows = gather(source, ids)
+        self.finite.append(jnp.all(jnp.isfinite(jax.lax.stop_gradient(rows))))
+        self.lookups.append((table, ids))
+        wider = rows.astype(wide(rows.dtype))
+        self.rows.append(jax.ShapeDtypeStruct(wider.shape, wider.dtype))
+        if table in self.dense or self.deltas is None:
+            return rows
+        if number >= len(self.deltas) or self.deltas[number].shape != wider.shape:
+            raise ValueError(
+                "expected the differentiated function to look up the same rows each time it is called, got other "
+                "lookups the second time. Let nothing in it depend on how often it was called."
+            )
+        return (jax.lax.stop_gradient(wider) + self.deltas[number]).astype(rows.dtype)
+
+    def check_trace(self, what: str) -> None:
+        """Raises ValueError inside a transformation that stands within the differentiated function."""
+        if current_trace() != self.trace:
+            raise ValueError(
+                f"expected {what} directly in the function that value_and_grad differentiates, got one inside jit, "
+                "scan, vmap, cond, remat or another transformation within it, from which its row gradients cannot "
+                "come out. Look the rows up before and pass them in; or put value_and_grad inside the transformation, "
+                "as for micro-batches in a scan."
+            )
+
+
+def new_token() -> int:
+    """A token that no other differentiation has."""
+    return next(_TOKENS)
+
+
+def lookup(table: AnyTable, ids: Int[Array | np.ndarray, "*n"]) -> Float[Array, "..."]:
+    """Rows of a table, ``table[ids]``: with row gradients inside ``value_and_grad``, with a dense gradient elsewhere.
+
+    An id of -1 means "none" and gives zeros. Any other id out of range gives NaN: inside jit nothing else can be said,
+    and the optimizer then writes nothing. ``candax.check`` finds such ids on the host.
+
+    Args:
+        table: a ``Table``, an array, or what ``candax.rows.value_and_grad`` hands to the function for one.
+        ids: of rows, of any integer type and any shape.
+
+    Returns:
+        ``[*ids.shape, *row_shape]``, of the table's type.
+
+    Raises:
+        ValueError: for ids that are no integers; inside a transformation within the differentiated function; for a
+            table of the model outside the function instead of the copy that the function was given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from candax.rows import lookup
+        >>> lookup(jnp.array([[1.0], [2.0]]), jnp.array([1, -1, 2])).ravel().tolist()
+        [2.0, 0.0, nan]
+    """
+    checked = integer_ids(ids, "ids to look up")
+    report_ids(table, checked, table.shape[0])
+    mark, array = _mark(table), _array(table)
+    tape = tape_of(mark)
+    if tape is not None:
+        assert mark is not None
+        return tape.look_up(mark.name, checked)
+    if _ACTIVE.tapes and any(table is original for original in _ACTIVE.tapes[-1].originals):
+        raise ValueError(
+            "expected a table of the model that the differentiated function was given, got one of the model outside "
+            "it, whose gradient would be lost. Use the function's own argument: def loss_fn(model): ... model ..."
+        )
+    return gather(array, checked)
+
+
+def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
+    """Rows of an array; zeros where an id is -1, NaN where it is out of range."""
+    # A negative index would count from the end.
+    rows = table.at[jnp.where(ids < 0, table.shape[0], ids)].get(mode="fill", fill_value=jnp.nan)
+    return jnp.where((ids == -1).reshape(ids.shape + (1,) * (table.ndim - 1)), 0, rows).astype(table.dtype)
+
+
+def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:
+    """Ids as int32, from any integer type; ValueError for anything else."""
+    ids = jnp.asarray(ids)
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise ValueError(
+            f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot or probability arrays are no ids: "
+            "take jnp.argmax(array, axis=-1), or jnp.where(mask, ids, -1) for a mask."
+        )
+    if ids.dtype.itemsize > 4:
+        # Cut off to 32 bits, a large id could become another row's.
+        ids = jnp.where((ids < -1) | (ids > 2**31 - 1), 2**31 - 1, ids)
+    if jnp.issubdtype(ids.dtype, jnp.unsignedinteger) and ids.dtype.itemsize == 4:
+        ids = jnp.minimum(ids, 2**31 - 1)
+    return ids.astype(jnp.int32)
+
+
+def tape_of(mark: Mark | None) -> Tape | None:
+    """The active tape of a mark, if there is one."""
+    if mark is None:
+        return None
+    return next((tape for tape in reversed(_ACTIVE.tapes) if tape.token == mark.token), None)
+
+
+@contextlib.contextmanager
+def checking_ids(check: Callable[[Any, Array, int], None]) -> Iterator[None]:
+    """Calls ``check(of, ids, number)`` at every lookup inside, and for labels: ids must be below ``number``."""
+    _ACTIVE.checks.append(check)
+    try:
+        yield
+    finally:
+        _ACTIVE.checks.pop()
+
+
+def report_ids(of: Any, ids: Array, number: Any) -> None:
+    """For ``checking_ids``: ids of a table, or labels ("labels")."""
+    for check in _ACTIVE.checks:
+        check(of, ids, number)
+
+
+def record_draw(count: DrawCount, draw: Any) -> None:
+    """Tells the active tape what a head has drawn, for its sampler to follow the step."""
+    mark = _mark(count)
+    tape = tape_of(mark)
+    if tape is not None:
+        assert mark is not None
+        tape.check_trace("head.loss")
+        tape.draws.append((mark.name, draw))
+
+
+def is_differentiated(variable: Table | DrawCount) -> bool:
+    """Whether a variable belongs to a model that ``value_and_grad`` is differentiating now."""
+    return tape_of(_mark(variable)) is not None
+
+
+def _mark(table: Any) -> Mark | None:
+    if isinstance(table, TableView):
+        return table.mark
+    if isinstance(table, Table | DrawCount):
+        return table.get_metadata(MARK, None)
+    return None
+
+
+def _array(table: AnyTable) -> Array:
+    if isinstance(table, TableView):
+        return table.array
+    return table[...] if isinstance(table, Table) else jnp.asarray(table)

@@ -1,0 +1,79 @@
+"""Checks on the host of what goes into a model: inside jit an id out of range can only become NaN."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from candax.models.head import Head
+from candax.rows.lookups import checking_ids
+from candax.rows.modules import name_of
+from candax.rows.tables import Table
+
+
+def check(
+    model: nnx.Module,
+    *inputs: Any,
+    labels: Any = None,
+    call: Callable[..., Any] | None = None,
+) -> None:
+    """Runs a model on a batch without jit and without changing it, and checks every id that it looks up.
+
+    Args:
+        model: with tables or heads anywhere in it.
+        *inputs: the model's own.
+        labels: of the batch, for a model with one head.
+        call: ``call(model, *inputs)``, where the model is used otherwise than by calling it, such as a loss function.
+
+    Raises:
+        ValueError: for ids or labels of the wrong type or out of range, with the table's name and the id.
+
+    Example:
+        >>> import numpy as np, candax as cx
+        >>> from flax import nnx
+        >>> words = cx.Embed(100, 4, rngs=nnx.Rngs(0))
+        >>> cx.check(words, np.array([1, 99]))
+        >>> cx.check(words, np.array([1, 100]))
+        Traceback (most recent call last):
+        ValueError: expected ids of embedding in 0 ... 99 (-1: none), got 100. Check the data, or the sizes
+        given to the model.
+    """
+    graph, state = nnx.split(model)
+    copy = nnx.merge(graph, state, copy=True)
+    names = {id(node): f"ids of {name_of(path)}" for path, node in nnx.iter_graph(copy) if isinstance(node, Table)}
+    heads = [node for _, node in nnx.iter_graph(copy) if isinstance(node, Head)]
+
+    def checked(of: Any, ids: Any, number: Any) -> None:
+        if not isinstance(ids, jax.core.Tracer):  # as it is in a transformation inside the model
+            check_ids(ids, number, names.get(id(of), "labels" if of == "labels" else "ids of a table"))
+
+    with checking_ids(checked):
+        copy(*inputs) if call is None else call(copy, *inputs)
+    if labels is None:
+        return
+    if len(heads) != 1:
+        raise ValueError(
+            f"expected a model with one head to check labels= for, got {len(heads)}. Check its loss instead: "
+            "candax.check(model, batch, call=loss_fn)."
+        )
+    check_ids(labels, heads[0].num_classes, "labels")
+
+
+def check_ids(ids: Any, number: Any, what: str) -> None:
+    """Raises ValueError for ids that are no integers, below -1 or from ``number`` on."""
+    ids = np.asarray(ids)
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(
+            f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot arrays become ids by "
+            "np.argmax(array, axis=-1)."
+        )
+    if not ids.size:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < -1 or high >= number:
+        raise ValueError(
+            f"expected {what} in 0 ... {number - 1} (-1: none), got {low if low < -1 else high}. Check the data, or "
+            "the sizes given to the model."
+        )

@@ -1,0 +1,271 @@
+"""The optimizer of a model with tables: dense for parameters, by rows for tables, under one global norm."""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Bool, PyTree
+
+from candax.base import Classes, Query, no_update
+from candax.models.head import Head
+from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
+from candax.rows.draws import join
+from candax.rows.gradients import Gradients, RowGradients
+from candax.rows.modules import name_of
+from candax.rows.rounding import Rounding, wide
+from candax.rows.tables import Table
+
+# Of a variable within a model.
+Path: TypeAlias = tuple[Any, ...]
+
+
+class Optimizer(nnx.Pytree):
+    """In place of ``nnx.Optimizer``, for the gradients of ``cx.value_and_grad``.
+
+    Parameters are updated by ``tx`` as usual. Of tables only the rows that a step has used are read and written, with
+    their rows of the optimizer state (see ``cx.rows.rowwise``): others stay bit for bit as they are, moments do not
+    decay and weight decay does not act until a row is used again. Samplers that follow the class vectors or learn from
+    labels are brought up to date. Where the loss, a row looked up or the gradients' norm is not finite, nothing at all
+    is written, and ``skipped`` counts one step more.
+
+    Labels and masks by path (``optax.multi_transform``, the ``mask`` of weight decay) are resolved on all parameters
+    and tables together; tables have their names there, but stand-ins of one number. A table that modules share has one
+    name, that of its first path in alphabetical order: ``head.vectors`` for a head tied to ``words.embedding``. A
+    frozen table is one with ``optax.set_to_zero()``, or one that ``wrt`` leaves out.
+
+    Args:
+        model: to be trained.
+        tx: of parameters, and of tables unless there is another.
+        tables: of tables: elementwise, such as ``optax.adagrad(0.1)`` or ``optax.adam(1e-3)``; None: ``tx``.
+        clip_norm: the largest global norm of all gradients together, each row counted once; None: no clipping.
+        wrt: which variables are trained, an NNX filter.
+        rounding: of new rows of bfloat16 tables: "nearest" or "stochastic", see ``cx.rows.rowwise``.
+        seed: of stochastic rounding.
+
+    Raises:
+        ValueError: if the transformation of tables is not elementwise.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, candax as cx
+        >>> from flax import nnx
+        >>> head = cx.Head(1000, 8, sampler=cx.samplers.uniform(16), rngs=nnx.Rngs(0))
+        >>> optimizer = cx.Optimizer(head, optax.adam(1e-2), clip_norm=1.0)
+        >>> loss, grads = cx.value_and_grad(lambda head: head.loss(jnp.ones((4, 8)), jnp.arange(4)))(head)
+        >>> optimizer.update(head, grads)
+        >>> int(optimizer.step[...])
+        1
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        tx: optax.GradientTransformation,
+        *,
+        tables: optax.GradientTransformation | None = None,
+        clip_norm: float | None = None,
+        wrt: Any = nnx.Param,
+        rounding: Rounding = "nearest",
+        seed: int = 0,
+    ) -> None:
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"expected clip_norm > 0 or None, got {clip_norm!r}.")
+        self.tx, self.tables_tx, self.clip_norm, self.wrt = tx, tx if tables is None else tables, clip_norm, wrt
+        self.seed = seed
+        self.step = nnx.OptState(jnp.uint32(0))
+        self.skipped = nnx.OptState(jnp.uint32(0))
+        params, of_tables = self._split(model)
+        self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
+        self.by_rows = _ByRows(self.tables_tx, params, of_tables, rounding)
+        self.table_states = nnx.Dict(
+            {name_of(path): nnx.OptState(self.by_rows[path].init(table[...])) for path, table in of_tables.items()}
+        )
+
+    def update(self, model: nnx.Module, grads: Any) -> None:
+        """Updates the model, its heads' samplers and the state of this optimizer in place.
+
+        Args:
+            model: the one that was differentiated.
+            grads: ``cx.Gradients``, from ``cx.value_and_grad`` or ``cx.accumulate``.
+
+        Raises:
+            ValueError: for gradients of another kind or of another model.
+        """
+        params, tables = self._split(model)
+        of_params, rows = self._check(grads, model, params, tables)
+        grads = Gradients(of_params, rows, grads.draws, grads.finite)
+        norm = grads.norm()
+        ok = grads.finite & jnp.isfinite(norm)
+        if self.clip_norm is not None:
+            grads = grads * jnp.where(norm > self.clip_norm, self.clip_norm / jnp.where(norm > 0, norm, 1), 1.0)
+
+        def kept(new: Array, old: Array) -> Array:
+            return jnp.where(ok, new, old)
+
+        old_state, whole = self.params_state.get_value(), _whole(params, tables)
+        updates, new_state = self.tx.update(_whole(grads.params, tables), old_state, whole)
+        new = nnx.to_flat_state(jax.tree.map(kept, optax.apply_updates(whole, updates), whole))
+        nnx.update(model, nnx.from_flat_state([(path, leaf) for path, leaf in new if path not in tables]))
+        self.params_state.set_value(jax.tree.map(kept, new_state, old_state))
+
+        updated = self._update_tables(tables, grads.rows, ok)
+        follow(model, tables, grads, updated, ok)
+        self.step[...] = self.step[...] + 1
+        self.skipped[...] = self.skipped[...] + (~ok).astype(jnp.uint32)
+
+    def _update_tables(
+        self, tables: dict[Path, Table], rows: dict[str, Any], ok: Bool[Array, ""]
+    ) -> dict[str, RowUpdate]:
+        """Writes the tables and their states; what is not ``ok`` writes nothing."""
+        key = jax.random.fold_in(jax.random.key(self.seed), self.step[...])
+        updated = {}
+        for number, (path, table) in enumerate(sorted(tables.items(), key=lambda item: name_of(item[0]))):
+            name = name_of(path)
+            if name not in rows:
+                continue
+            state, by_rows = self.table_states[name], self.by_rows[path]
+            _check_size(name, by_rows, table, state.get_value())
+            of_table = jax.random.fold_in(key, number)
+            done = by_rows.update(rows[name], state.get_value(), table[...], key=of_table, write=ok)
+            table.set_value(done.table)
+            state.set_value(done.state)
+            updated[name] = done
+        return updated
+
+    def grow(self, model: nnx.Module) -> None:
+        """Gives rows that ``head.grow`` has added their optimizer state; all others keep theirs. On the host."""
+        for path, table in self._split(model)[1].items():
+            state = self.table_states[name_of(path)]
+
+            def grown(new: Array, old: Array) -> Array:
+                return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
+
+            state.set_value(jax.tree.map(grown, self.by_rows[path].init(table[...]), state.get_value()))
+
+    def _split(self, model: nnx.Module) -> tuple[PyTree, dict[Path, Table]]:
+        """Arrays of the trained parameters that are no tables, and the trained tables by path."""
+        is_table = nnx.OfType(Table)
+        params = nnx.state(model, nnx.All(self.wrt, nnx.Not(is_table)))
+        tables = nnx.to_flat_state(nnx.state(model, nnx.All(self.wrt, is_table)))
+        variables = dict(nnx.iter_graph(model))
+        return _arrays(params), {path: variables[path] for path, _ in tables}
+
+    def _check(
+        self, grads: Any, model: nnx.Module, params: PyTree, tables: dict[Path, Table]
+    ) -> tuple[PyTree, dict[str, RowGradients | Array]]:
+        """The gradients of what is trained; ValueError where they are of another kind or model."""
+        if not isinstance(grads, Gradients) or not isinstance(grads.rows, dict):
+            raise ValueError(
+                f"expected candax.Gradients from candax.value_and_grad, got {type(grads).__name__}. Gradients of "
+                "nnx.value_and_grad or jax.grad are dense: take candax.value_and_grad in its place, or train with "
+                "nnx.Optimizer."
+            )
+        own = _arrays(nnx.filter_state(grads.params, self.wrt)) if len(grads.params) else nnx.State({})
+        names = [[name_of(path) for path, _ in nnx.to_flat_state(state)] for state in (own, params)]
+        known = {name_of(path) for path, _ in nnx.to_flat_state(nnx.state(model, Table))}
+        if names[0] != names[1] or not known.issuperset(grads.rows):
+            raise ValueError(
+                "expected gradients of the model that this optimizer was made for; they are of other parameters or "
+                f"tables: {names[0]} and {sorted(grads.rows)} where {names[1]} and {sorted(known)} are expected."
+            )
+        named = {name_of(path): table for path, table in tables.items()}
+        rows = {name: entry for name, entry in grads.rows.items() if name in named}
+        for name, entry in rows.items():
+            number = entry.num_rows if isinstance(entry, RowGradients) else entry.shape[0]
+            if number != named[name].shape[0]:
+                raise ValueError(
+                    f"expected gradients of the {named[name].shape[0]} rows of {name}, got those of {number} rows."
+                )
+        return own, rows
+
+
+class _ByRows:
+    """The row-sparse optimizer of each table: the transformation of everything, all else being stand-ins."""
+
+    def __init__(
+        self, tx: optax.GradientTransformation, params: PyTree, tables: dict[Path, Table], rounding: Rounding
+    ) -> None:
+        whole = _whole(jax.tree.map(_stand_in, params), tables)
+        self._of = {path: rowwise(_on_leaf(tx, whole, path), rounding=rounding) for path in tables}
+
+    def __getitem__(self, path: Path) -> Rowwise:
+        return self._of[path]
+
+
+def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:
+    """What a transformation of many arrays does to the one at a path."""
+    others = [(other, leaf) for other, leaf in nnx.to_flat_state(whole) if other != path]
+
+    def at(leaf: Array) -> PyTree:
+        return nnx.from_flat_state(sorted([*others, (path, leaf)], key=lambda item: tuple(map(str, item[0]))))
+
+    def init(leaf: Array) -> PyTree:
+        return tx.init(at(leaf))
+
+    def update(grads: Array, state: PyTree, leaf: Array | None = None) -> tuple[Array, PyTree]:
+        assert leaf is not None
+        updates, state = tx.update(at(grads), state, at(leaf))
+        return dict(nnx.to_flat_state(updates))[path], state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> None:
+    wanted = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(by_rows.init, table[...]))]
+    if wanted != [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]:
+        raise ValueError(
+            f"expected an optimizer state for the {table.shape[0]} rows of {name}, got one of another size. After "
+            "head.grow(...) call optimizer.grow(model)."
+        )
+
+
+def follow(
+    model: nnx.Module, tables: dict[Path, Table], grads: Gradients, updated: dict[str, RowUpdate], ok: Bool[Array, ""]
+) -> None:
+    """Brings the samplers of all heads up to date with the rows that have changed and with what they have drawn."""
+    name_by_table = {id(table): name_of(path) for path, table in tables.items()}
+    for path, head in nnx.iter_graph(model):
+        if not isinstance(head, Head) or head.sampler is None or head.sampler.update is no_update:
+            continue
+        rows = updated.get(name_by_table.get(id(head.vectors), ""))
+        draws = grads.draws.get(name_of(path))
+        if rows is None and draws is None:
+            continue
+        state = head.state
+        assert state is not None
+        classes = head.classes()
+        if rows is None:
+            ids, new = classes.num_classes + jnp.arange(1, dtype=jnp.int32), jnp.zeros((1, classes.vectors.shape[1]))
+        else:
+            ids, new = rows.ids, rows.rows
+        key, query = _query(head, classes, draws, ok)
+        state.set_value(head.sampler.update(state.get_value(), key, query, ids, new))
+
+
+def _query(head: Head, classes: Classes, draws: Any, ok: Bool[Array, ""]) -> tuple[Array, Query]:
+    """What a head has drawn for; where it has not, or nothing is ``ok``, predictions that do not count."""
+    if draws is None:
+        nothing = jnp.zeros((1, classes.vectors.shape[1])), jnp.full((1, 1), -1, jnp.int32)
+        return head.step_key(), Query(*nothing, classes)
+    draw = join(draws)
+    return draw.key, Query(jnp.where(ok, draw.embeddings, 0), jnp.where(ok, draw.labels, -1), classes)
+
+
+def _whole(params: PyTree, tables: dict[Path, Table]) -> PyTree:
+    """Parameters, and for each table a stand-in: what labels by path are resolved on."""
+    stand_ins = [(path, _stand_in(table[...])) for path, table in tables.items()]
+    flat = [*nnx.to_flat_state(params), *stand_ins]
+    return nnx.from_flat_state(sorted(flat, key=lambda item: tuple(map(str, item[0]))))
+
+
+def _arrays(state: PyTree) -> PyTree:
+    """A state of arrays instead of variables."""
+    return jax.tree.map(lambda leaf: leaf.get_value(), state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def _stand_in(array: Array) -> Array:
+    """One zero of the same rank: checkpoints hold no arrays without elements."""
+    dtype = wide(array.dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array.dtype
+    with jax.ensure_compile_time_eval():
+        return jnp.zeros((1,) * array.ndim, dtype)

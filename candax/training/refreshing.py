@@ -1,0 +1,57 @@
+"""Rebuilding the samplers of a model's heads when their schedules say so."""
+
+from functools import partial
+from typing import Any
+
+import jax
+from flax import nnx
+
+from candax.base import Classes, KeyArray, Sampler, State
+from candax.models.computed import ComputedVectors
+from candax.models.head import INIT, Head, Refreshes
+
+
+def refresh(model: nnx.Module, step: int) -> bool:
+    """Rebuilds the sampler of every head of a model that is due at this step; on the host, before each step.
+
+    It is a compiled call of its own: inside the training step the scratch of a rebuild would be counted in every step.
+
+    Args:
+        model: a module with heads anywhere in it.
+        step: of training, from 0; ``sampler.schedule(step)`` decides. Samplers without a schedule are never due.
+
+    Returns:
+        Whether any head was refreshed.
+
+    Example:
+        >>> import candax as cx
+        >>> from flax import nnx
+        >>> sampler = cx.samplers.every(cx.samplers.uniform(16), 100)
+        >>> head = cx.Head(1000, 8, sampler=sampler, rngs=nnx.Rngs(0))
+        >>> [step for step in range(250) if cx.refresh(head, step)]
+        [100, 200]
+    """
+    Refreshes.called = True
+    done = False
+    for _, head in nnx.iter_graph(model):
+        if isinstance(head, Head) and head.sampler is not None and head.sampler.schedule(step):
+            _refresh_head(head)
+            done = True
+    return done
+
+
+def _refresh_head(head: Head) -> None:
+    if isinstance(head.vectors, ComputedVectors) and head.vectors.snapshot is not None:
+        head.vectors.keep()
+    classes, state = head.classes(), head.state
+    assert head.sampler is not None
+    assert state is not None
+    new = _refreshed(head.sampler, state.get_value(), head.step_key(), classes)
+    of_classes = {id(leaf) for leaf in jax.tree.leaves(classes)}
+    # An array that the sampler keeps as it is must not be donated twice by the next step.
+    state.set_value(jax.tree.map(lambda leaf: leaf.copy() if id(leaf) in of_classes else leaf, new))
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _refreshed(sampler: Sampler, state: State, key: KeyArray, classes: Classes) -> Any:
+    return sampler.refresh(state, jax.random.fold_in(key, INIT), classes)
