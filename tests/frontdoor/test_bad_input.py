@@ -1,0 +1,296 @@
+"""What does not fit is an error that says what was expected, what came and what to do; no gradient is lost silently."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import candax as cx
+
+CLASSES, DIM = 40, 4
+UNIFORM = cx.samplers.uniform(8)
+VECTORS = np.random.default_rng(0).normal(size=(CLASSES, DIM)).astype(np.float32)
+EMBEDDINGS = np.random.default_rng(1).normal(size=(2, 3, DIM)).astype(np.float32)
+LABELS = np.array([[1, 2, 3], [4, 5, 39]], np.int32)
+
+
+@pytest.fixture(autouse=True)
+def without_type_checks():
+    """What users see, who have no run-time type checker."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def pure_loss(embeddings=EMBEDDINGS, labels=LABELS, **changed):
+    classes = cx.Classes(jnp.asarray(VECTORS))
+    key = jax.random.key(0)
+    options = {"sampler": UNIFORM, "state": UNIFORM.init(key, classes), "key": key, "loss": cx.losses.css, **changed}
+    return cx.sampled_loss(jnp.asarray(embeddings), labels, classes, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint16, np.uint32, np.int32])
+def test_labels_of_every_integer_type_are_taken(dtype):
+    assert float(pure_loss(labels=LABELS.astype(dtype))) == float(pure_loss())
+
+
+def test_sixty_four_bit_labels_do_not_wrap_around():
+    with jax.enable_x64(True):
+        assert np.isnan(float(pure_loss(labels=jnp.asarray(LABELS, jnp.int64) + 2**32)))
+
+
+WRONG_LABELS = {
+    "float": (LABELS.astype(np.float32), "integer labels"),
+    "bool": (LABELS > 2, "integer labels"),
+    "one-hot of floats": (np.eye(CLASSES, dtype=np.float32)[LABELS], "argmax"),
+    "one-hot of integers": (np.eye(CLASSES, dtype=np.int32)[LABELS], "One-hot"),
+    "another length": (LABELS[:, :2], "labels of shape"),
+    "too many axes": (LABELS[..., None, None], "labels of shape"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LABELS)
+def test_wrong_labels_are_refused(case):
+    labels, message = WRONG_LABELS[case]
+    with pytest.raises(ValueError, match=message):
+        pure_loss(labels=labels)
+
+
+WRONG_ARGUMENTS = {
+    "embeddings that are ids": ({"embeddings": LABELS[..., None]}, "floating-point embeddings"),
+    "embeddings of another width": ({"embeddings": EMBEDDINGS[..., :3]}, "one width"),
+    "where of another shape": ({"where": np.ones((2, 2), bool)}, "where to be bool"),
+    "where of numbers": ({"where": np.ones((2, 3), np.float32)}, "where to be bool"),
+    "weights of another shape": ({"weights": np.ones(2, np.float32)}, "weights to be float"),
+    "weights that are a mask": ({"weights": np.ones((2, 3), bool)}, "A mask goes to where="),
+    "an unknown reduction": ({"reduction": "average"}, "'mean', 'sum', 'none'"),
+    "the factory of a sampler": ({"sampler": cx.samplers.uniform}, "call it"),
+    "no sampler": ({"sampler": "uniform"}, "expected a Sampler"),
+    "a sampler of another number of classes": (
+        {"state": cx.samplers.unigram(8).init(jax.random.key(0), cx.Classes(jnp.zeros((9, 4)), None, jnp.ones(9)))},
+        "state of this sampler for 40 classes",
+    ),
+    "no key": ({"key": None}, "expected key="),
+    "no loss": ({"loss": "css"}, "expected a loss"),
+    "an unknown keyword of a loss": ({"loss": functools.partial(cx.losses.css, margin=1.0)}, r"among \['complement'"),
+    "a loss over all classes": ({"loss": cx.losses.full_softmax}, "scores all"),
+    "a loss that is reduced": ({"loss": lambda logits: jnp.mean(cx.losses.css(logits))}, "one per prediction"),
+    "blocks of nothing": ({"block_size": 0}, "block_size"),
+    "vectors of another shape": ({"vectors": lambda ids: jnp.ones((3, DIM))}, r"to return \[14, dim\]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ARGUMENTS)
+def test_wrong_arguments_are_refused(case):
+    changed, message = WRONG_ARGUMENTS[case]
+    with pytest.raises(ValueError, match=message):
+        pure_loss(**changed)
+
+
+def test_a_class_that_stands_twice_among_the_labels_counts_once():
+    once = pure_loss(labels=np.stack([LABELS, np.full_like(LABELS, -1), LABELS[::-1]], axis=-1))
+    twice = pure_loss(labels=np.stack([LABELS, LABELS, LABELS[::-1]], axis=-1))
+    assert float(once) == pytest.approx(float(twice), rel=1e-6)
+    many = np.full((2, 3, 70), -1, np.int32)
+    many[..., 0], many[..., 30], many[..., 69] = LABELS, LABELS, LABELS[::-1]
+    assert float(pure_loss(labels=many)) == pytest.approx(float(once), rel=1e-6)
+
+
+@pytest.mark.parametrize("label", [CLASSES, -2, 10**9])
+def test_a_label_out_of_range_makes_the_loss_nan_inside_jit(label):
+    labels = LABELS.copy()
+    labels[0, 1] = label
+    assert np.isnan(float(jax.jit(lambda labels: pure_loss(labels=labels))(labels)))
+    # but not where it does not count
+    where = np.ones_like(LABELS, bool)
+    where[0, 1] = False
+    assert np.isfinite(float(pure_loss(labels=labels, where=where)))
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.words = cx.Embed(CLASSES, DIM, rngs=rngs)
+        self.head = cx.Head(CLASSES, DIM, sampler=UNIFORM, loss=cx.losses.css, rngs=rngs)
+
+    def __call__(self, ids):
+        return self.words(ids)
+
+
+def model_loss(model, labels=LABELS):
+    return model.head.loss(model(jnp.asarray(LABELS)), labels)
+
+
+@pytest.fixture
+def model():
+    return Model(nnx.Rngs(0))
+
+
+encode_jitted = nnx.jit(lambda model, ids: model(ids))
+
+INSIDE = {
+    "scan": lambda m, ids: jax.lax.scan(lambda total, i: (total + jnp.sum(m(i)), None), 0.0, ids)[0],
+    "vmap": lambda m, ids: jnp.sum(jax.vmap(m)(ids)),
+    "jit": lambda m, ids: jnp.sum(jax.jit(lambda i: m(i))(ids)),
+    "nnx.jit": lambda m, ids: jnp.sum(encode_jitted(m, ids)),
+    "remat": lambda m, ids: jnp.sum(jax.checkpoint(lambda i: m(i))(ids)),
+    "cond": lambda m, ids: jnp.sum(jax.lax.cond(ids[0, 0] > 0, lambda: m(ids), lambda: m(ids + 1))),
+    "a head's loss in vmap": lambda m, ids: jnp.sum(jax.vmap(lambda i: m.head.loss(jnp.ones((3, DIM)), i))(ids)),
+}
+
+
+@pytest.mark.parametrize("where", INSIDE)
+def test_a_lookup_inside_a_transformation_is_an_error(model, where):
+    encode_jitted(model, jnp.asarray(LABELS))  # an evaluation that was traced before hides nothing
+    with pytest.raises(ValueError, match="Look the rows up before"):
+        cx.value_and_grad(INSIDE[where])(model, jnp.asarray(LABELS))
+
+
+def test_the_same_lookups_outside_a_differentiation_work(model):
+    assert np.isfinite(float(INSIDE["scan"](model, jnp.asarray(LABELS))))
+
+
+def test_a_table_of_the_model_outside_the_function_is_an_error(model):
+    with pytest.raises(ValueError, match="Use the function's own argument"):
+        cx.value_and_grad(lambda inner: jnp.sum(model(LABELS)))(model)
+
+
+def test_a_frozen_teacher_is_no_error(model):
+    teacher = Model(nnx.Rngs(1))
+    _, grads = cx.value_and_grad(lambda model: jnp.sum(model(LABELS) * teacher(LABELS)))(model)
+    assert set(grads.rows) == {"words.embedding"}
+
+
+def test_a_loss_that_is_no_number_is_an_error(model):
+    with pytest.raises(ValueError, match="has_aux=True"):
+        cx.value_and_grad(lambda model: model(LABELS))(model)
+
+
+def test_what_is_no_module_is_an_error():
+    with pytest.raises(ValueError, match=r"candax\.rows\.value_and_grad"):
+        cx.value_and_grad(lambda x: jnp.sum(x))(jnp.ones(3))
+
+
+def test_gradients_of_another_kind_are_refused(model):
+    optimizer = cx.Optimizer(model, optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"take candax\.value_and_grad in its place"):
+        optimizer.update(model, nnx.grad(model_loss)(model))
+    other = cx.value_and_grad(lambda head: head.loss(EMBEDDINGS, LABELS))(model.head)[1]
+    optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
+    with pytest.raises(ValueError, match="of the model that this optimizer was made for"):
+        optimizer.update(model, other)
+
+
+def test_row_gradients_refuse_arithmetic(model):
+    _, grads = cx.value_and_grad(model_loss)(model)
+    for function in (lambda: grads + grads, lambda: grads.rows["words.embedding"] + 1):
+        with pytest.raises(TypeError, match=r"candax\.accumulate"):
+            function()
+    with pytest.raises(TypeError):
+        jax.tree.map(jnp.add, grads, grads)
+    with pytest.raises((TypeError, NotImplementedError, ValueError)):
+        optax.global_norm(grads.rows)
+    assert float((grads * 2.0).norm()) == pytest.approx(2 * float(grads.norm()), rel=1e-6)
+
+
+def test_micro_batches_that_do_not_fit_are_refused(model):
+    _, grads = cx.value_and_grad(model_loss)(model)
+    with pytest.raises(ValueError, match="at least one micro-batch"):
+        cx.accumulate([])
+    with pytest.raises(ValueError, match="one weight per micro-batch"):
+        cx.accumulate([grads, grads], weights=[1.0])
+    with pytest.raises(ValueError, match=r"expected candax\.Gradients"):
+        cx.accumulate([grads, 3])
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.adafactor(0.1),
+        optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
+        optax.MultiSteps(optax.sgd(0.1), 2),
+    ],
+)
+def test_optimizers_that_mix_rows_are_refused(model, tx):
+    with pytest.raises(ValueError, match="rowwise"):
+        cx.Optimizer(model, tx)
+
+
+WRONG_HEADS = {
+    "an uncalled factory": ({"sampler": cx.samplers.uniform}, "call it"),
+    "counts of another length": ({"counts": np.ones(3)}, "counts of shape"),
+    "biases of a normalised head": ({"normalized": True, "biases": True}, "leave biases out"),
+    "a table that is an array": ({"table": VECTORS}, "head.vectors"),
+    "a table and computed vectors": (
+        {"table": cx.rows.Table(jnp.asarray(VECTORS)), "vectors": lambda ids: ids},
+        "both",
+    ),
+    "a table with too few rows": ({"table": cx.rows.Table(jnp.zeros((3, DIM)))}, "at least 40 rows"),
+    "no dim": ({"dim": None}, "dim >= 1"),
+    "an unknown keyword": ({"loss": functools.partial(cx.losses.nce, k=3)}, "keywords of the loss nce"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_HEADS)
+def test_wrong_heads_are_refused(case):
+    changed, message = WRONG_HEADS[case]
+    options = {"dim": DIM, "sampler": UNIFORM, "rngs": nnx.Rngs(0), **changed}
+    with pytest.raises(ValueError, match=message):
+        cx.Head(CLASSES, **options)
+
+
+def test_computed_vectors_that_would_lose_their_gradient_are_refused(model):
+    held = model.words
+    with pytest.raises(ValueError, match="Give the module itself"):
+        cx.Head(CLASSES, vectors=lambda ids: held(ids), sampler=UNIFORM, rngs=nnx.Rngs(0))
+    normalised = nnx.Sequential(cx.Embed(CLASSES, DIM, rngs=nnx.Rngs(0)), nnx.BatchNorm(DIM, rngs=nnx.Rngs(0)))
+    with pytest.raises(ValueError, match=r"take \(ids, where\)"):
+        cx.Head(CLASSES, vectors=normalised, sampler=UNIFORM, rngs=nnx.Rngs(0))
+
+
+def test_check_names_table_and_id(model):
+    cx.check(model, LABELS, labels=LABELS)
+    with pytest.raises(ValueError, match=r"ids of words\.embedding in 0 \.\.\. 39 .*got 40"):
+        cx.check(model, LABELS + 1)
+    with pytest.raises(ValueError, match=r"labels in 0 \.\.\. 39 .*got -2"):
+        cx.check(model, LABELS, labels=LABELS - 3)
+    with pytest.raises(ValueError, match="integer labels"):
+        cx.check(model, LABELS, labels=LABELS / 2)
+    with pytest.raises(ValueError, match=r"labels in 0 \.\.\. 39"):
+        cx.check(model, LABELS + 1, call=model_loss)
+    before = jax.tree.map(np.asarray, nnx.state(model))
+    cx.check(model, LABELS, call=model_loss)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool(np.all(a == b)), before, nnx.state(model)))
+
+
+def test_a_sampler_that_nobody_refreshes_is_warned_of(monkeypatch):
+    monkeypatch.setattr(cx.models.head.Refreshes, "called", False)
+    sampler = cx.samplers.every(cx.samplers.uniform(8), 10)
+    head = cx.Head(CLASSES, DIM, sampler=sampler, rngs=nnx.Rngs(0))
+    with pytest.warns(UserWarning, match=r"candax\.refresh\(model, step\)"):
+        head.loss(EMBEDDINGS, LABELS)
+    cx.refresh(head, 0)
+    head.loss(EMBEDDINGS, LABELS)
+
+
+def test_nothing_is_written_where_the_loss_is_not_finite(model):
+    optimizer = cx.Optimizer(model, optax.adam(0.1), clip_norm=1.0)
+    optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
+    before = jax.tree.map(np.asarray, (nnx.state(model, nnx.Param), nnx.state(optimizer)))
+    bad = LABELS.copy()
+    bad[0, 0] = CLASSES
+    loss, grads = cx.value_and_grad(model_loss)(model, bad)
+    optimizer.update(model, grads)
+    assert np.isnan(float(loss))
+    assert int(optimizer.skipped[...]) == 1
+    after = (nnx.state(model, nnx.Param), nnx.state(optimizer))
+    changed = [
+        jax.tree_util.keystr(path)
+        for (path, old), new in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True)
+        if not np.array_equal(old, new)
+    ]
+    assert [name for name in changed if "step" not in name and "skipped" not in name] == []

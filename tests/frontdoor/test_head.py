@@ -1,0 +1,293 @@
+"""What people expect of a softmax head: predictions, biases, transforms, computed vectors, growth."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import candax as cx
+
+CLASSES, DIM = 50, 4
+UNIFORM = cx.samplers.uniform(8)
+RNG = np.random.default_rng(0)
+H = RNG.normal(size=(2, 3, DIM)).astype(np.float32)
+LABELS = np.array([[1, 2, 3], [4, -1, 49]], np.int32)
+
+
+def make_head(**options):
+    head = cx.Head(CLASSES, DIM, **{"sampler": UNIFORM, "rngs": nnx.Rngs(0), **options})
+    if isinstance(head.vectors, cx.rows.Table):
+        head.vectors[...] = jnp.asarray(np.random.default_rng(1).normal(size=head.vectors.shape), jnp.float32)
+    return head
+
+
+def soft_cap(logits):
+    return 3.0 * jnp.tanh(logits / 3.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": soft_cap}, {"normalized": True}, {"counts": np.arange(50.0)}])
+def test_all_logits_best_classes_and_log_probabilities_agree(options):
+    head = make_head(**options)
+    logits = np.asarray(head(H))
+    assert logits.shape == (2, 3, CLASSES)
+    scores, ids = head.top_k(H, 5, block_size=16)
+    np.testing.assert_array_equal(ids, np.argsort(-logits, axis=-1)[..., :5])
+    np.testing.assert_allclose(scores, -np.sort(-logits, axis=-1)[..., :5], rtol=1e-5)
+    log_prob = jax.nn.log_softmax(logits)
+    wanted = np.where(LABELS >= 0, np.take_along_axis(log_prob, np.maximum(LABELS, 0)[..., None], -1)[..., 0], -np.inf)
+    np.testing.assert_allclose(head.log_prob(H, LABELS, block_size=16), wanted, rtol=1e-4)
+    several = np.stack([LABELS, LABELS], axis=-1)
+    np.testing.assert_allclose(head.log_prob(H, several), np.stack([wanted, wanted], -1), rtol=1e-4)
+
+
+def test_classes_that_are_excluded_are_not_among_the_best():
+    head = make_head()
+    best = np.asarray(head.top_k(H, 3)[1])
+    exclude = np.concatenate([best[..., :2], np.full((2, 3, 1), -1)], axis=-1)
+    np.testing.assert_array_equal(head.top_k(H, 1, exclude=exclude, block_size=7)[1][..., 0], best[..., 2])
+
+
+def test_classes_are_drawn_from_the_softmax_also_in_a_decoding_scan():
+    head = make_head()
+    one = jnp.broadcast_to(jnp.asarray(H[0, 0]), (4000, DIM))
+    drawn = np.asarray(head.sample(jax.random.key(0), one, block_size=16))
+    wanted = np.asarray(jax.nn.softmax(head(H[0, 0])))
+    error = np.sqrt(wanted * (1 - wanted) / 4000)
+    assert np.all(np.abs(np.bincount(drawn, minlength=CLASSES) / 4000 - wanted) < 5 * error + 1e-9)
+
+    @jax.jit
+    def decode(start):
+        def step(h, key):
+            token = head.sample(key, h)
+            return head.vectors[...][token], token
+
+        return jax.lax.scan(step, start, jax.random.split(jax.random.key(1), 6))[1]
+
+    assert decode(jnp.asarray(H[:, 0])).shape == (6, 2)
+
+
+@pytest.mark.parametrize(
+    "sampler", [UNIFORM, cx.samplers.uniform(8, num_groups=None), cx.samplers.uniform(8, num_groups=3)]
+)
+def test_blocks_of_predictions_change_nothing(sampler):
+    def run(block_size):
+        head = make_head(sampler=sampler, block_size=block_size)
+        return cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+
+    (loss, grads), (wanted, wanted_grads) = run(2), run(None)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
+    np.testing.assert_allclose(grads.rows["vectors"].rows, wanted_grads.rows["vectors"].rows, rtol=1e-5, atol=1e-7)
+
+
+def test_losses_of_each_prediction_and_their_weighted_mean():
+    head = make_head()
+    head.eval()
+    weights = RNG.random((2, 3)).astype(np.float32)
+    where = np.array([[True, False, True], [True, True, True]])
+    each = np.asarray(head.loss(H, LABELS, where=where, reduction="none"))
+    assert each.shape == (2, 3)
+    assert each[0, 1] == each[1, 1] == 0
+    counted = where & (LABELS >= 0)
+    mean = head.loss(H, LABELS, where=where, weights=weights)
+    assert float(mean) == pytest.approx(float((each * weights).sum() / weights[counted].sum()), rel=1e-5)
+    assert float(head.loss(H, LABELS, where=where, reduction="sum")) == pytest.approx(float(each.sum()), rel=1e-5)
+    nothing = head.loss(H, LABELS, where=np.zeros_like(where))
+    assert float(nothing) == 0
+
+
+@pytest.mark.parametrize("sampler", ["in_batch", "learned_unigram"])
+def test_masked_predictions_reach_neither_sampler_nor_state(sampler):
+    """The same predictions and labels, with rubbish where they do not count, give the same everything."""
+    where = np.array([[True, False, True], [True, True, False]])
+    samplers = {"in_batch": cx.samplers.in_batch(), "learned_unigram": cx.samplers.learned_unigram(8, memory=16)}
+
+    def run(h, labels):
+        head = make_head(sampler=samplers[sampler], counts=np.ones(CLASSES))
+        loss, grads = cx.value_and_grad(lambda head: head.loss(h, labels, where=where))(head)
+        cx.Optimizer(head, optax.sgd(0.1)).update(head, grads)
+        return float(loss), jax.tree.map(np.asarray, nnx.state(head))
+
+    clean = run(np.where(where[..., None], H, 0), np.where(where, LABELS, -1))
+    dirty = run(np.where(where[..., None], H, np.nan), np.where(where, LABELS, 10**6))
+    assert clean[0] == dirty[0]
+    assert jax.tree.all(jax.tree.map(np.array_equal, clean[1], dirty[1]))
+
+
+def test_biases_start_at_the_log_prior_where_counts_are_given():
+    counts = np.arange(CLASSES, dtype=np.float32)
+    head = make_head(counts=counts)
+    np.testing.assert_allclose(head.biases[...], np.log((counts + 1) / (counts + 1).sum()), rtol=1e-5)
+    assert np.all(np.asarray(make_head().biases[...]) == 0)
+    assert make_head(biases=False).biases is None
+
+
+def test_a_transform_stands_before_the_loss_and_before_the_full_softmax():
+    full = make_head(sampler=None, transform=soft_cap)
+    logits = soft_cap(make_head()(H))
+    wanted = -np.asarray(jax.nn.log_softmax(logits))[LABELS >= 0, LABELS[LABELS >= 0]].mean()
+    assert float(full.loss(H, LABELS)) == pytest.approx(wanted, rel=1e-5)
+    every_class = make_head(sampler=cx.samplers.top_k(CLASSES), loss=cx.losses.css, transform=soft_cap)
+    assert float(every_class.loss(H, LABELS)) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_statistics_of_a_step():
+    head = make_head(sampler=cx.samplers.uniform(16))
+    _, draw = head.loss(H, LABELS, return_draw=True)
+    statistics = {name: float(value) for name, value in draw.statistics().items()}
+    assert statistics["predictions"] == 5
+    assert statistics["candidates"] == 16
+    assert 1 <= statistics["effective_samples"] <= 16
+    drawn = np.asarray(draw.candidates.ids[0])
+    wanted = np.mean([(drawn == label).sum() for label in LABELS[LABELS >= 0]])
+    assert statistics["hits"] == pytest.approx(wanted)
+
+
+def test_an_embed_takes_the_values_of_nnx_embed_and_gives_them_back():
+    theirs, ours = nnx.Embed(9, 3, rngs=nnx.Rngs(0)), cx.Embed(9, 3, rngs=nnx.Rngs(1))
+    nnx.update(ours, nnx.state(theirs))
+    assert isinstance(ours.embedding, cx.rows.Table)
+    np.testing.assert_array_equal(ours(jnp.array([3, 8])), theirs(jnp.array([3, 8])))
+    np.testing.assert_allclose(ours.attend(jnp.ones((2, 3))), theirs.attend(jnp.ones((2, 3))), rtol=1e-6)
+    nnx.update(theirs, nnx.state(cx.Embed(9, 3, rngs=nnx.Rngs(2))))
+    assert theirs(jnp.array([1])).shape == (1, 3)
+    same = cx.Embed(9, 3, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(same.embedding[...], nnx.Embed(9, 3, rngs=nnx.Rngs(0)).embedding[...])
+
+
+def test_evaluation_changes_nothing_and_training_counts():
+    head = make_head()
+    head.eval()
+    before = jax.tree.map(np.asarray, nnx.state(head))
+    assert float(head.loss(H, LABELS)) == float(head.loss(H, LABELS))
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, jax.tree.map(np.asarray, nnx.state(head))))
+    head.train()
+    assert float(head.loss(H, LABELS)) != float(head.loss(H, LABELS))
+    assert int(head.draws[...]) == 2
+
+
+class Items(nnx.Module):
+    """Item vectors from two features, with batch statistics."""
+
+    def __init__(self, rngs, norm=True):
+        self.kinds = cx.Embed(7, DIM, rngs=rngs)
+        self.norm = nnx.BatchNorm(DIM, rngs=rngs) if norm else None
+        self.out = nnx.Linear(DIM, DIM, rngs=rngs)
+
+    def __call__(self, ids, where):
+        h = self.kinds(ids % 7) * (1 + (ids[:, None] // 7) / 10)
+        return self.out(h if self.norm is None else self.norm(h, mask=where[:, None]))
+
+
+def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
+    head = cx.Head(
+        CLASSES, vectors=Items(nnx.Rngs(0), norm=False), sampler=UNIFORM, loss=cx.losses.css, rngs=nnx.Rngs(1)
+    )
+    assert head.dim == DIM
+    loss, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    head.draws[...] = jnp.int32(0)
+
+    key = head.step_key()
+
+    def by_hand(items):
+        classes = cx.Classes(items(jnp.arange(CLASSES), None), head.biases[...])
+        state = UNIFORM.init(key, classes)
+        return cx.sampled_loss(H, LABELS, classes, sampler=UNIFORM, state=state, key=key, loss=cx.losses.css)
+
+    wanted, dense = nnx.value_and_grad(by_hand)(head.vectors.function)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-5)
+    np.testing.assert_allclose(
+        grads.params["vectors"]["function"]["out"]["kernel"][...], dense["out"]["kernel"][...], rtol=1e-4, atol=1e-6
+    )
+    rows = grads.rows["vectors.function.kinds.embedding"]
+    got = np.zeros((7, DIM), np.float32)
+    got[np.asarray(rows.ids)[np.asarray(rows.ids) < 7]] = np.asarray(rows.rows)[np.asarray(rows.ids) < 7]
+    np.testing.assert_allclose(got, dense["kinds"]["embedding"][...], rtol=1e-4, atol=1e-6)
+
+
+def test_fillers_enter_no_batch_statistics():
+    """The statistics are those of the distinct classes among labels and candidates."""
+    head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0)), sampler=UNIFORM, rngs=nnx.Rngs(1))
+    (_, draw), _ = cx.value_and_grad(lambda head: head.loss(H, LABELS, return_draw=True), has_aux=True)(head)
+    ids = np.union1d(np.asarray(draw.candidates.ids), LABELS[LABELS >= 0])
+    fresh = Items(nnx.Rngs(0))
+    fresh(jnp.asarray(ids), jnp.ones(len(ids), bool))
+    np.testing.assert_allclose(head.vectors.function.norm.mean[...], fresh.norm.mean[...], rtol=1e-5, atol=1e-7)
+
+
+def test_computed_vectors_train_and_predict_with_a_sampler_that_indexes():
+    sampler = cx.samplers.every(cx.samplers.top_k(8), 2)
+    head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0)), sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(1))
+    optimizer = cx.Optimizer(head, optax.adam(0.01))
+
+    @nnx.jit
+    def step(head, optimizer):
+        loss, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+        optimizer.update(head, grads)
+        return loss
+
+    losses = []
+    for number in range(30):
+        cx.refresh(head, number)
+        losses.append(float(step(head, optimizer)))
+    assert losses[-1] < losses[0] - 0.5
+    kept = np.asarray(head.classes().vectors)
+    cx.refresh(head, 2)
+    assert np.any(kept != np.asarray(head.classes().vectors))
+    head.eval()
+    logits = np.asarray(head(H))
+    np.testing.assert_array_equal(head.top_k(H, 1)[1][..., 0], logits.argmax(axis=-1))
+
+
+def test_a_full_softmax_over_computed_vectors_has_a_gradient():
+    head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0), norm=False), rngs=nnx.Rngs(1))
+    _, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    assert float(jnp.abs(grads.params["vectors"]["function"]["out"]["kernel"][...]).sum()) > 0
+
+
+def test_a_head_grows_and_the_optimizer_keeps_its_rows():
+    head = make_head(counts=np.ones(CLASSES), sampler=cx.samplers.unigram(8))
+    optimizer = cx.Optimizer(head, optax.adam(0.1))
+
+    def step():
+        optimizer.update(head, cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)[1])
+
+    step()
+    before = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states["vectors"].get_value()))
+    head.grow(60, counts=np.ones(60), rngs=nnx.Rngs(5))
+    with pytest.raises(ValueError, match=r"optimizer\.grow\(model\)"):
+        step()
+    optimizer.grow(head)
+    after = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states["vectors"].get_value()))
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(new[:CLASSES] if new.ndim else new, old)
+    assert head(H).shape == (2, 3, 60)
+    assert np.isfinite(float(head.loss(H, np.where(LABELS == 49, 59, LABELS))))
+    step()
+
+
+def test_a_tied_table_has_the_values_of_the_embedding():
+    words = cx.Embed(CLASSES, DIM, rngs=nnx.Rngs(0))
+    wanted = np.asarray(words.embedding[...])
+    head = cx.Head(CLASSES, table=words, sampler=UNIFORM, rngs=nnx.Rngs(1))
+    assert head.vectors is words.embedding
+    np.testing.assert_array_equal(head.vectors[...], wanted)
+    assert cx.Head(CLASSES, table=head, sampler=UNIFORM, rngs=nnx.Rngs(1)).vectors is words.embedding
+
+
+@pytest.mark.parametrize("num_classes", [1, 2])
+def test_very_few_classes(num_classes):
+    head = cx.Head(num_classes, DIM, sampler=cx.samplers.uniform(4), loss=cx.losses.css, rngs=nnx.Rngs(0))
+    loss = head.loss(H[0], np.zeros(3, np.int32))
+    assert np.isfinite(float(loss))
+
+
+def test_a_margin_goes_with_a_normalised_head():
+    loss = cx.losses.with_margin(functools.partial(cx.losses.arcface, margin=0.3, scale=8.0), cx.losses.css)
+    head = make_head(normalized=True, sampler=cx.samplers.partial_fc(16), loss=loss)
+    value, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    assert np.isfinite(float(value))
+    assert float(grads.norm()) > 0
