@@ -1,14 +1,18 @@
 """What one training step of a large output layer costs, in one run on the same machine.
 
-    python benchmarks/step_cost.py                (about 4 minutes on 2 cores; needs 12 GB of memory)
+    python benchmarks/step_cost.py                (about 5 minutes on 2 cores; needs 16 GB of memory)
     python benchmarks/step_cost.py --json costs.json
 
 All steps have the same shapes (dim 128, batch 256, 4096 shared log-uniform samples, one label, Adam) and start from the
 embeddings: there is no encoder. Times are medians. What it should show:
 
-* row-sparse: the step of this library costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory;
-* dense-gradient: the same loss with the gradients of the gathers as dense arrays and a dense Adam, which is what
-  `jax.grad` and optax do by themselves, costs at least 12 times as much at 670,000 classes;
+* a row-sparse step costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory: by `build`, by the
+  pure functions of layer 1 (`cx.sampled_loss`, `cx.rows`) and by the modules of layer 2 (`cx.Head`, `cx.Optimizer` in
+  `nnx.jit`, dispatch included), which are measured by turns;
+* the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
+  write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do;
+* dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
+  670,000 classes;
 * full softmax, in the faster of its two forms, at least 80 times as much;
 * TensorFlow's `sampled_softmax_loss` with Adam (if it is installed: pip install -e '.[bench]'), at least 15 times.
 """
@@ -69,6 +73,14 @@ class Cost:
     temporary_bytes: int | None
 
 
+class Step(NamedTuple):
+    """A step to be measured: what a batch goes through, and the temporary bytes of its program."""
+
+    name: str
+    run: Callable[[Batch], Any]
+    scratch: int | None
+
+
 def batches(num_classes: int, number: int = 8) -> list[Batch]:
     """Embeddings of unit variance and labels of falling frequency."""
     rng = np.random.default_rng(0)
@@ -76,67 +88,163 @@ def batches(num_classes: int, number: int = 8) -> list[Batch]:
     return [Batch(rng.normal(size=(BATCH, DIM)).astype(np.float32), labels[i]) for i in range(number)]
 
 
-def median_ms(step: Callable[[Batch], Any], data: list[Batch], repeats: int) -> float:
-    """Median time of a step, after three that warm up."""
-    times = []
+def sampler() -> cx.Sampler:
+    """The one that all steps draw from."""
+    return cx.samplers.log_uniform(NUM_SAMPLED, ids_ranked=True)
+
+
+def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
+    """Median times of steps, each once in every round, after three rounds that warm up."""
+    data, times = batches(num_classes), {step.name: [] for step in steps}
     for i in range(repeats + 3):
-        start = time.perf_counter()
-        jax.block_until_ready(step(data[i % len(data)]))
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[3:])
+        for step in steps:
+            start = time.perf_counter()
+            jax.block_until_ready(step.run(data[i % len(data)]))
+            times[step.name].append(1e3 * (time.perf_counter() - start))
+    return [Cost(step.name, num_classes, statistics.median(times[step.name][3:]), step.scratch) for step in steps]
 
 
-def measure_program(
-    name: str, num_classes: int, sampler: Any, loss: Callable[..., Any], repeats: int, at_once: int = 1
-) -> Cost:
-    """A step of the library; the mean of ``at_once`` steps where they differ."""
+def library_step(num_classes: int) -> Step:
+    """A step of ``candax.training.build``."""
     model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
-    program = cx.training.build(model, sampler=sampler, loss=loss, optimizer=optax.adam(LEARNING_RATE))
+    program = cx.training.build(
+        model, sampler=sampler(), loss=cx.losses.sampled_softmax, optimizer=optax.adam(LEARNING_RATE)
+    )
     state = program.init(0)
-    del model
-    data = batches(num_classes)
-    compiled = program.step.lower(state, data[0]).compile()
+    compiled = program.step.lower(state, batches(num_classes)[0]).compile()
 
     def step(batch: Batch) -> Any:
         nonlocal state
-        for _ in range(at_once):
-            state, value = compiled(state, batch)
-        return state, value
+        state, value = compiled(state, batch)
+        return value
 
-    milliseconds = median_ms(step, data, repeats) / at_once
-    return Cost(name, num_classes, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
+    return Step("build", step, compiled.memory_analysis().temp_size_in_bytes)
 
 
-def measure_dense_gradient(num_classes: int, repeats: int) -> Cost:
-    """The same sampled softmax with `jax.grad` through the gathers and optax on whole tables."""
-    sampler = cx.samplers.log_uniform(NUM_SAMPLED, ids_ranked=True)
-    optimizer = optax.adam(LEARNING_RATE)
-    head = cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0))
-    tables = (head.vectors[...], head.biases[...])
-    sampler_state = sampler.init(jax.random.key(0), head.classes())
+def pure_step(num_classes: int) -> Step:
+    """The same of layer 1: pure functions, jitted by `jax.jit`."""
+    by_rows, draws_from = cx.rows.rowwise(optax.adam(LEARNING_RATE)), sampler()
+    vectors = cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...]
+    tables = {"vectors": vectors, "biases": jnp.zeros(num_classes)}
+    sampler_state = draws_from.init(jax.random.key(0), cx.Classes(vectors))
 
-    def mean_loss(tables: Any, batch: Batch, key: jax.Array) -> jax.Array:
-        vectors, biases = tables
-        labels = jnp.asarray(batch.labels)
-        classes = cx.Classes(vectors, biases, None, jnp.int32(num_classes))
-        query = cx.Query(jnp.asarray(batch.embeddings), labels, classes)
-        candidates = sampler.sample(sampler_state, key, query)
-        count = sampler.log_expected_count(sampler_state, candidates, labels.reshape(1, -1), query)
-        logits = cx.models.score(
-            query.embeddings,
-            labels,
-            candidates,
-            count.reshape(labels.shape),
-            vectors[labels],
-            biases[labels],
-            vectors[candidates.ids],
-            biases[candidates.ids],
-            num_classes=num_classes,
+    def mean_loss(tables: Any, params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+        classes = cx.Classes(tables["vectors"], tables["biases"])
+        return cx.sampled_loss(
+            batch.embeddings,
+            batch.labels,
+            classes,
+            sampler=draws_from,
+            state=sampler_state,
+            key=key,
+            loss=cx.losses.sampled_softmax,
         )
-        return jnp.mean(cx.losses.sampled_softmax(logits))
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: Any, batch: Batch) -> Any:
+    def update(state: Any, batch: Batch) -> Any:
+        tables, states, number = state
+        key = jax.random.fold_in(jax.random.key(0), number)
+        value, grads = cx.rows.value_and_grad(mean_loss)(tables, (), batch, key)
+        done = {name: by_rows.update(grads.rows[name], states[name], tables[name]) for name in sorted(tables)}
+        new = {name: part.table for name, part in done.items()}, {name: part.state for name, part in done.items()}
+        return (*new, number + 1), value
+
+    state = (tables, {name: by_rows.init(table) for name, table in tables.items()}, jnp.int32(0))
+    compiled = update.lower(state, batches(num_classes)[0]).compile()
+    del tables, vectors
+
+    def step(batch: Batch) -> Any:
+        nonlocal state
+        state, value = update(state, batch)
+        return value
+
+    return Step("layer 1, pure", step, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def module_step(num_classes: int) -> Step:
+    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit`, whose dispatch counts."""
+    head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
+
+    @functools.partial(nnx.jit, donate_argnums=(0, 1))
+    def update(head: cx.Head, optimizer: cx.Optimizer, batch: Batch) -> jax.Array:
+        value, grads = cx.value_and_grad(lambda head: head.loss(batch.embeddings, batch.labels))(head)
+        optimizer.update(head, grads)
+        return value
+
+    compiled = update.lower(head, optimizer, batches(num_classes)[0]).compile().compiled
+    return Step(
+        "layer 2, modules",
+        lambda batch: update(head, optimizer, batch),
+        compiled.memory_analysis().temp_size_in_bytes,
+    )
+
+
+def products_step(num_classes: int) -> Step:
+    """The step's matrix products alone: logits and their two gradients, of the same shapes and type."""
+    del num_classes
+    rng = np.random.default_rng(1)
+    rows = jnp.asarray(rng.normal(size=(NUM_SAMPLED, DIM)), jnp.float32)
+
+    @jax.jit
+    def products(embeddings: jax.Array) -> Any:
+        logits = embeddings @ rows.T
+        return logits @ rows, logits.T @ embeddings
+
+    return Step("limit: products", lambda batch: products(batch.embeddings), None)
+
+
+def traffic_step(num_classes: int) -> Step:
+    """As many bytes copied as the step must read and write: its distinct rows of vectors and both moments."""
+    draws_from, number = sampler(), []
+    state = draws_from.init(jax.random.key(0), cx.Classes(jnp.zeros((num_classes, 0))))
+    for i, batch in enumerate(batches(num_classes)):
+        query = cx.Query(jnp.zeros((BATCH, 1)), jnp.asarray(batch.labels), cx.Classes(jnp.zeros((num_classes, 0))))
+        ids = draws_from.sample(state, jax.random.key(i), query).ids
+        number.append(len(np.union1d(np.asarray(ids), batch.labels)))
+    some = jnp.ones((3, round(np.mean(number)), DIM))
+    # Adding reads all of it and writes all of it, as a step must.
+    add = jax.jit(lambda some, x: some + x)
+    return Step("limit: rows", lambda batch: add(some, batch.embeddings[0, 0]), None)
+
+
+def full_step(num_classes: int, block_size: int | None) -> Step:
+    """A step of `build` over all classes."""
+    model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
+    loss = functools.partial(cx.losses.full_softmax, block_size=block_size)
+    program = cx.training.build(model, sampler=None, loss=loss, optimizer=optax.adam(LEARNING_RATE))
+    state = program.init(0)
+    compiled = program.step.lower(state, batches(num_classes)[0]).compile()
+
+    def step(batch: Batch) -> Any:
+        nonlocal state
+        state, value = compiled(state, batch)
+        return value
+
+    name = "full, plain" if block_size is None else "full, in blocks"
+    return Step(name, step, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def dense_step(num_classes: int) -> Step:
+    """The same sampled softmax with `jax.value_and_grad` and optax on whole tables."""
+    optimizer, draws_from = optax.adam(LEARNING_RATE), sampler()
+    vectors = cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...]
+    tables = (vectors, jnp.zeros(num_classes))
+    sampler_state = draws_from.init(jax.random.key(0), cx.Classes(vectors))
+
+    def mean_loss(tables: Any, batch: Batch, key: jax.Array) -> jax.Array:
+        return cx.sampled_loss(
+            batch.embeddings,
+            batch.labels,
+            cx.Classes(*tables),
+            sampler=draws_from,
+            state=sampler_state,
+            key=key,
+            loss=cx.losses.sampled_softmax,
+        )
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(state: Any, batch: Batch) -> Any:
         tables, optimizer_state, number = state
         key = jax.random.fold_in(jax.random.key(0), number)
         value, grads = jax.value_and_grad(mean_loss)(tables, batch, key)
@@ -144,24 +252,21 @@ def measure_dense_gradient(num_classes: int, repeats: int) -> Cost:
         return (optax.apply_updates(tables, updates), optimizer_state, number + 1), value
 
     state = (tables, optimizer.init(tables), jnp.int32(0))
-    del head, tables
-    data = batches(num_classes)
-    compiled = step.lower(state, data[0]).compile()
+    compiled = update.lower(state, batches(num_classes)[0]).compile()
+    del tables, vectors
 
-    def advance(batch: Batch) -> Any:
+    def step(batch: Batch) -> Any:
         nonlocal state
         state, value = compiled(state, batch)
-        return state, value
+        return value
 
-    milliseconds = median_ms(advance, data, repeats)
-    return Cost("dense gradient", num_classes, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
+    return Step("dense gradient", step, compiled.memory_analysis().temp_size_in_bytes)
 
 
-def measure_tensorflow(num_classes: int, repeats: int) -> Cost:
+def tensorflow_step(num_classes: int) -> Step:
     """`tf.nn.sampled_softmax_loss` with Keras' Adam, whose step on the gathers' sparse gradients is dense."""
     import tensorflow as tf
 
-    data = batches(num_classes)
     rng = np.random.default_rng(0)
     vectors = tf.Variable((rng.normal(size=(num_classes, DIM)) / np.sqrt(DIM)).astype(np.float32))
     biases = tf.Variable(tf.zeros(num_classes))
@@ -169,7 +274,7 @@ def measure_tensorflow(num_classes: int, repeats: int) -> Cost:
     optimizer.build([vectors, biases])
 
     @tf.function
-    def step(embeddings: Any, labels: Any) -> Any:
+    def update(embeddings: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.nn.sampled_softmax_loss(
                 vectors, biases, labels, embeddings, NUM_SAMPLED, num_classes, remove_accidental_hits=True
@@ -178,13 +283,11 @@ def measure_tensorflow(num_classes: int, repeats: int) -> Cost:
         optimizer.apply_gradients(zip(tape.gradient(loss, [vectors, biases]), [vectors, biases], strict=True))
         return loss
 
-    tensors = [(tf.constant(b.embeddings), tf.constant(b.labels.astype(np.int64))) for b in data]
-    times = []
-    for i in range(repeats + 3):
-        start = time.perf_counter()
-        step(*tensors[i % len(tensors)]).numpy()
-        times.append(1e3 * (time.perf_counter() - start))
-    return Cost("TensorFlow", num_classes, statistics.median(times[3:]), None)
+    return Step(
+        "TensorFlow",
+        lambda batch: update(tf.constant(batch.embeddings), tf.constant(batch.labels.astype(np.int64))).numpy(),
+        None,
+    )
 
 
 def main(
@@ -198,39 +301,41 @@ def main(
         classes: number of classes at which row-sparse, dense-gradient and full steps are compared.
     """
     costs = []
-
-    def add(measure: Callable[..., Cost], *args: Any) -> None:
-        costs.append(measure(*args))
-        gc.collect()
-
-    def sampled(num_classes: int) -> None:
-        sampler = cx.samplers.log_uniform(NUM_SAMPLED, ids_ranked=True)
-        add(measure_program, "row-sparse", num_classes, sampler, cx.losses.sampled_softmax, repeats)
-
+    quick = (library_step, pure_step, module_step, products_step, traffic_step)
     for num_classes in (10**5, 10**6, 5 * 10**6):
-        sampled(num_classes)
+        costs += by_turns([make(num_classes) for make in quick], num_classes, repeats)
+        gc.collect()
     few = max(3, repeats // 5)
-    sampled(classes)
-    add(measure_dense_gradient, classes, few)
-    blocks = functools.partial(cx.losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
-    add(measure_program, "full, in blocks", classes, None, blocks, few)
-    add(measure_program, "full, plain", classes, None, cx.losses.full_softmax, few)
+    costs += by_turns([module_step(classes)], classes, repeats)
+    slow: list[Callable[[], Step]] = [
+        lambda: dense_step(classes),
+        lambda: full_step(classes, DEFAULT_BLOCK_SIZE),
+        lambda: full_step(classes, None),
+    ]
     if importlib.util.find_spec("tensorflow") is not None:
-        add(measure_tensorflow, classes, few)
+        slow.append(lambda: tensorflow_step(classes))
+    for make in slow:
+        costs += by_turns([make()], classes, few)
+        gc.collect()
     report(costs, output)
 
 
 def report(costs: list[Cost], path: Path | None) -> None:
     """Prints the table and the ratios, and writes them."""
-    small, _, large, ours, *others = costs
-    full = min((c for c in others if c.step.startswith("full")), key=lambda c: c.milliseconds)
-    ratios = {
-        f"{large.num_classes:,} / {small.num_classes:,} classes": large.milliseconds / small.milliseconds,
-        "dense gradient / row-sparse": others[0].milliseconds / ours.milliseconds,
-        f"full ({full.step}) / row-sparse": full.milliseconds / ours.milliseconds,
-    }
-    if costs[-1].step == "TensorFlow":
-        ratios["TensorFlow / row-sparse"] = costs[-1].milliseconds / ours.milliseconds
+    at = {(cost.step, cost.num_classes): cost.milliseconds for cost in costs}
+    sizes = sorted({number for step, number in at if step == "build"})
+    ratios = {}
+    for number in sizes:
+        limit = at["limit: products", number] + at["limit: rows", number]
+        for step in ("layer 1, pure", "layer 2, modules"):
+            ratios[f"{step} / build, {number:,} classes"] = at[step, number] / at["build", number]
+        ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
+    name = "layer 2, modules"
+    ratios[f"layer 2, {sizes[-1]:,} / {sizes[0]:,} classes"] = at[name, sizes[-1]] / at[name, sizes[0]]
+    compared = costs[-1].num_classes
+    for cost in costs:
+        if cost.num_classes == compared and cost.step != name:
+            ratios[f"{cost.step} / layer 2, {compared:,} classes"] = cost.milliseconds / at[name, compared]
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), JAX {jax.__version__}, {platform.machine()}"
     table = Table(title=f"dim {DIM}, batch {BATCH}, {NUM_SAMPLED} samples, Adam: {where}")
