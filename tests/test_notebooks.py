@@ -12,9 +12,7 @@ SMALLER = {"num_steps=300": "num_steps=30", "num_draws=8": "num_draws=4"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path, monkeypatch):
-    # As a user runs it, and quicker: the suite's compilation without optimisation does not pay for large arrays.
-    monkeypatch.setenv("XLA_FLAGS", "")
+def test_notebook(path):
     notebook = nbformat.read(path, as_version=4)
     for old, new in SMALLER.items():
         cells = [cell for cell in notebook.cells if old in cell.source]

@@ -45,7 +45,7 @@ def expected_counts(sampler: Sampler, state: Generator) -> np.ndarray:
     return np.exp(np.asarray(sampler.log_expected_count(state, candidates, ids, QUERY), np.float64))
 
 
-@pytest.mark.parametrize("number", [0, 40])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 40])
 def test_counts_are_of_what_is_drawn(number: int) -> None:
     sampler = learned_clusters(4, num_clusters=4, static_share=0.3, learning_rate=0.1, num_groups=2)
     state = learn(sampler, number)
