@@ -157,9 +157,12 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         done = update_rows(values, state, table, ids, per_row, key, first_row)
         if write is None:
             return done
-        # Rows were dropped; what is shared by all of them is not written by rows.
-        shared = lambda new, old, follows: new if follows else jnp.where(write, new, old)  # noqa: E731
-        return done._replace(state=jax.tree.map(shared, done.state, state, per_row))
+
+        def kept(new: Array, old: Array, follows: bool) -> Array:
+            # Rows were dropped; what all of them share is not written by rows.
+            return new if follows else jnp.where(write, new, old)
+
+        return done._replace(state=jax.tree.map(kept, done.state, state, per_row))
 
     def update_rows(
         grads: Float[Array, "U ..."],

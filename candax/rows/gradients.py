@@ -160,15 +160,15 @@ def accumulate(
         ([0, 2], [0.5, 0.5])
     """
     if isinstance(gradients, Gradients):
-        stacked, number = gradients, gradients.finite.shape[0] if gradients.finite.ndim else 0
+        number = gradients.finite.shape[0] if gradients.finite.ndim else 0
     else:
         number = len(gradients)
-        stacked = _stack(gradients) if number else None  # type: ignore[assignment]
     if not number:
         raise ValueError(
             "expected the gradients of at least one micro-batch: a list of candax.Gradients, or one with a leading "
             "axis of micro-batches as lax.scan stacks them; got neither."
         )
+    stacked = gradients if isinstance(gradients, Gradients) else _stack(gradients)
     share = jnp.ones(number) if weights is None else jnp.asarray(weights, jnp.float32)
     if share.shape != (number,):
         raise ValueError(f"expected one weight per micro-batch, {number}, got an array of shape {list(share.shape)}.")

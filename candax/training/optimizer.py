@@ -71,13 +71,13 @@ class Optimizer(nnx.Pytree):
     ) -> None:
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"expected clip_norm > 0 or None, got {clip_norm!r}.")
-        self.tx, self.tables_tx, self.clip_norm, self.wrt = tx, tx if tables is None else tables, clip_norm, wrt
+        self.tx, self.clip_norm, self.wrt = tx, clip_norm, wrt
         self.seed = seed
         self.step = nnx.OptState(jnp.uint32(0))
         self.skipped = nnx.OptState(jnp.uint32(0))
         params, of_tables = self._split(model)
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
-        self.by_rows = _ByRows(self.tables_tx, params, of_tables, rounding)
+        self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
         self.table_states = nnx.Dict(
             {name_of(path): nnx.OptState(self.by_rows[path].init(table[...])) for path, table in of_tables.items()}
         )

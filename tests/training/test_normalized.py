@@ -72,7 +72,13 @@ def test_a_step_is_the_ordinary_dense_step_through_the_lengths():
 
 
 @pytest.mark.parametrize(
-    ("margin", "loss"), [(ARCFACE, losses.css), (functools.partial(losses.cosface, scale=8.0), losses.subset_softmax)]
+    ("margin", "loss"),
+    [
+        (ARCFACE, losses.css),
+        (functools.partial(losses.cosface, scale=8.0), losses.subset_softmax),
+        pytest.param(ARCFACE, losses.subset_softmax, marks=pytest.mark.slow),
+        pytest.param(functools.partial(losses.cosface, scale=8.0), losses.css, marks=pytest.mark.slow),
+    ],
 )
 def test_all_classes_as_candidates_train_like_the_full_softmax(margin, loss):
     with_margin = losses.with_margin(margin, loss)
