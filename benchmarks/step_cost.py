@@ -8,7 +8,8 @@ embeddings: there is no encoder. Times are medians. What it should show:
 
 * a row-sparse step costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory: by `build`, by the
   pure functions of layer 1 (`cx.sampled_loss`, `cx.rows`) and by the modules of layer 2 (`cx.Head`, `cx.Optimizer` in
-  `nnx.jit`, dispatch included), which are measured by turns;
+  `nnx.jit`, dispatch included), in its graph mode and in its tree mode. They are measured by turns, and their ratios
+  to `build` are medians over the rounds, as the machine's speed may change between rounds;
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
   write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do;
 * dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
@@ -65,11 +66,16 @@ class Identity(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """One line of the table; temporary bytes are those of the compiled step, None where nobody says."""
+    """One line of the table.
+
+    ``ratio`` is the median over the rounds of its time to that of the first step of the same rounds; temporary bytes
+    are those of the compiled step, None where nobody says.
+    """
 
     step: str
     num_classes: int
     milliseconds: float
+    ratio: float
     temporary_bytes: int | None
 
 
@@ -101,7 +107,12 @@ def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
             start = time.perf_counter()
             jax.block_until_ready(step.run(data[i % len(data)]))
             times[step.name].append(1e3 * (time.perf_counter() - start))
-    return [Cost(step.name, num_classes, statistics.median(times[step.name][3:]), step.scratch) for step in steps]
+    costs = []
+    for step in steps:
+        measured, first = times[step.name][3:], times[steps[0].name][3:]
+        ratio = statistics.median(one / other for one, other in zip(measured, first, strict=True))
+        costs.append(Cost(step.name, num_classes, statistics.median(measured), ratio, step.scratch))
+    return costs
 
 
 def library_step(num_classes: int) -> Step:
@@ -161,12 +172,12 @@ def pure_step(num_classes: int) -> Step:
     return Step("layer 1, pure", step, compiled.memory_analysis().temp_size_in_bytes)
 
 
-def module_step(num_classes: int) -> Step:
-    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit`, whose dispatch counts."""
+def module_step(num_classes: int, graph: bool = True) -> Step:
+    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit` (tree mode: no graph), whose dispatch counts."""
     head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
     optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
 
-    @functools.partial(nnx.jit, donate_argnums=(0, 1))
+    @functools.partial(nnx.jit, donate_argnums=(0, 1), graph=graph)
     def update(head: cx.Head, optimizer: cx.Optimizer, batch: Batch) -> jax.Array:
         value, grads = cx.value_and_grad(lambda head: head.loss(batch.embeddings, batch.labels))(head)
         optimizer.update(head, grads)
@@ -174,7 +185,7 @@ def module_step(num_classes: int) -> Step:
 
     compiled = update.lower(head, optimizer, batches(num_classes)[0]).compile().compiled
     return Step(
-        "layer 2, modules",
+        "layer 2, modules" if graph else "layer 2, tree mode",
         lambda batch: update(head, optimizer, batch),
         compiled.memory_analysis().temp_size_in_bytes,
     )
@@ -301,7 +312,8 @@ def main(
         classes: number of classes at which row-sparse, dense-gradient and full steps are compared.
     """
     costs = []
-    quick = (library_step, pure_step, module_step, products_step, traffic_step)
+    tree_step = functools.partial(module_step, graph=False)
+    quick = (library_step, pure_step, module_step, tree_step, products_step, traffic_step)
     for num_classes in (10**5, 10**6, 5 * 10**6):
         costs += by_turns([make(num_classes) for make in quick], num_classes, repeats)
         gc.collect()
@@ -324,11 +336,12 @@ def report(costs: list[Cost], path: Path | None) -> None:
     """Prints the table and the ratios, and writes them."""
     at = {(cost.step, cost.num_classes): cost.milliseconds for cost in costs}
     sizes = sorted({number for step, number in at if step == "build"})
+    to_build = {(cost.step, cost.num_classes): cost.ratio for cost in costs}
     ratios = {}
     for number in sizes:
         limit = at["limit: products", number] + at["limit: rows", number]
-        for step in ("layer 1, pure", "layer 2, modules"):
-            ratios[f"{step} / build, {number:,} classes"] = at[step, number] / at["build", number]
+        for step in ("layer 1, pure", "layer 2, modules", "layer 2, tree mode"):
+            ratios[f"{step} / build, {number:,} classes"] = to_build[step, number]
         ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
     name = "layer 2, modules"
     ratios[f"layer 2, {sizes[-1]:,} / {sizes[0]:,} classes"] = at[name, sizes[-1]] / at[name, sizes[0]]

@@ -174,6 +174,8 @@ class Sampler(NamedTuple):
         refresh: ``(state, key, classes) -> state``: rebuilds the state from all classes.
         schedule: ``(step) -> bool``, called by the training loop before each step: whether to refresh.
         facts: see ``Facts``.
+        share: ``(number) -> Sampler``: the sampler of one of that many shards of the classes, which draws its part of
+            the samples; None for one that cannot be divided. See ``candax.samplers.sharded``.
     """
 
     init: Callable[[KeyArray, Classes], State]
@@ -183,6 +185,7 @@ class Sampler(NamedTuple):
     refresh: Callable[[State, KeyArray, Classes], State]
     schedule: Callable[[int], bool]
     facts: Facts
+    share: Callable[[int], "Sampler"] | None = None
 
 
 def no_update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:

@@ -1,7 +1,9 @@
-"""What all tests share: run-time type checks, and less time spent in the compiler."""
+"""What all tests share: run-time type checks, less time spent in the compiler, and which tests run when."""
 
+from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
@@ -11,12 +13,41 @@ import tests.typecheck  # noqa: F401  # the hook takes it from the loaded packag
 # Every function of candax is type- and shape-checked (jaxtyping annotations, checked by beartype).
 install_import_hook("candax", "tests.typecheck.typecheck")
 
+from tests.compiled import compile_samplers  # noqa: E402  # it imports candax
+from tests.tiers import ALL, CI_ONLY  # noqa: E402
+
+compile_samplers()
+# A busy machine is no fault of a test's.
+hypothesis.settings.register_profile("candax", deadline=None)
+hypothesis.settings.load_profile("candax")
+
 # Tests of one file share what they compile, so each file goes to one worker. These take longest and go first, lest
 # one of them is left for the end, when the other worker has nothing to do.
-LONGEST = ("test_class_parallel.py", "test_samplers.py", "test_step.py", "test_losses.py", "test_doctests.py")
+LONGEST = (
+    "test_meshes.py",
+    "test_class_parallel.py",
+    "test_examples.py",
+    "test_samplers.py",
+    "test_doctests.py",
+    "test_step.py",
+)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what a bare ``pytest`` leaves out, before options choose; and the longest files first."""
+    found = set()
+    for item in items:
+        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        for name in {item.name, item.name.split("[")[0], *ALL} & CI_ONLY.get(file, set()):
+            found.add((file, name))
+            if item.get_closest_marker("slow") is None:
+                item.add_marker("ci")
+    # Only of files that were collected whole can be said that a name is wrong.
+    if len(items) > 1000:
+        unknown = {(file, name) for file, names in CI_ONLY.items() for name in names} - found
+        if unknown:
+            raise pytest.UsageError(f"tests/tiers.py names tests that are not there: {sorted(unknown)}")
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 

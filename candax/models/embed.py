@@ -5,11 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from candax.rows.lookups import lookup
-from candax.rows.tables import Table
+from candax.rows.placement import placement, table_of
 
 default_embed_init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
@@ -27,7 +28,14 @@ class Embed(nnx.Module):
         param_dtype: of the table.
         embedding_init: as in ``nnx.Embed``: normal with standard deviation 1 / sqrt(features). A head that shares the
             table (``cx.Head(table=embed)``) starts from these values too.
+        mesh: devices over which the rows are dealt, along its axis ``axis``.
+        axis: a name of the mesh's axes.
+        num_shards: the table is padded to a multiple of it; default: the size of the axis. A head that shares the table
+            takes all three from here.
         rngs: ``rngs.params`` initialises the table.
+
+    Raises:
+        ValueError: for arguments that do not fit each other.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -44,16 +52,20 @@ class Embed(nnx.Module):
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         embedding_init: Any = default_embed_init,
+        mesh: Mesh | None = None,
+        axis: str = "classes",
+        num_shards: int | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         if num_embeddings < 1 or features < 1:
             raise ValueError(f"expected num_embeddings >= 1 and features >= 1, got {num_embeddings} and {features}.")
-        self.embedding = Table(embedding_init(rngs.params(), (num_embeddings, features), param_dtype))
+        values = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
+        self.embedding = table_of(values, placement(mesh, axis, num_shards, num_embeddings))
         self.dtype = dtype
 
     @property
     def num_embeddings(self) -> int:
-        """Rows of the table; more after a head that shares it has grown."""
+        """Rows of the table, padding included; more after a head that shares it has grown."""
         return self.embedding.shape[0]
 
     @property

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -27,7 +28,9 @@ from candax.models.heads import normal_table
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
 from candax.rows.lookups import lookup, record_draw
+from candax.rows.placement import Placement, placement, placement_of, table_of
 from candax.rows.tables import Constant, DrawCount, Table
+from candax.samplers.sharded import sharded
 
 
 class SamplerState(nnx.Variable):
@@ -75,6 +78,12 @@ class Head(nnx.Module):
         transform: of each logit before the loss and in all predictions, such as ``lambda o: 30 * jnp.tanh(o / 30)``.
         block_size: of ``cx.sampled_loss``.
         dtype: of vectors and biases; logits are accumulated in float32.
+        mesh: devices over which class rows are dealt, along its axis ``axis``; predictions may lie over its other axes.
+            With ``table`` it is that of the table.
+        axis: a name of the mesh's axes.
+        num_shards: each of so many runs of classes draws its part of the samples from its own classes, by itself
+            (``cx.samplers.sharded``). Default: the size of the axis. The same number gives the same training on every
+            mesh, and without one, up to rounding.
         rngs: ``rngs.params`` initialises the vectors: normal with standard deviation 0.1 / sqrt(dim) (normalised heads:
             1 / sqrt(dim)), so that logits start near 0; and draws the key of the candidates.
 
@@ -105,6 +114,9 @@ class Head(nnx.Module):
         transform: Transform | None = None,
         block_size: int | None = None,
         dtype: DTypeLike = jnp.float32,
+        mesh: Mesh | None = None,
+        axis: str = "classes",
+        num_shards: int | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         if loss is None:
@@ -116,17 +128,24 @@ class Head(nnx.Module):
             raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
         self.num_classes = num_classes
         self.normalized = normalized
-        self.sampler = sampler
         self.transform = transform
         self.loss_function = _after(transform, loss)
         self.block_size = block_size
         self.deterministic = False
-        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, rngs)
+        where = placement(mesh, axis, num_shards, num_classes)
+        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, where, rngs)
+        self.placement = _the_same(where, self.vectors)
+        if self.placement is not None and sampler is not None:
+            sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
+        self.sampler = sampler
         rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
         padding = (0, rows - num_classes)
-        self.counts = None if counts is None else Constant(jnp.pad(jnp.asarray(counts, jnp.float32), padding))
+        if counts is not None:
+            counts = jnp.pad(jnp.asarray(counts, jnp.float32), padding)
+            counts = counts if self.placement is None else self.placement.place(counts)
+        self.counts = None if counts is None else Constant(counts)
         biases = not normalized if biases is None else biases
-        self.biases = Table(_log_prior(self.counts, rows).astype(dtype)) if biases else None
+        self.biases = table_of(_log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
         key = rngs.params()
         self.key_data = Constant(jax.random.key_data(key))
         self.draws = DrawCount(jnp.int32(0))
@@ -136,17 +155,25 @@ class Head(nnx.Module):
 
     @staticmethod
     def _class_vectors(
-        num_classes: int, dim: int | None, table: Any, vectors: Any, normalized: bool, dtype: Any, rngs: nnx.Rngs
+        num_classes: int,
+        dim: int | None,
+        table: Any,
+        vectors: Any,
+        normalized: bool,
+        dtype: Any,
+        where: Placement | None,
+        rngs: nnx.Rngs,
     ) -> Any:
         if vectors is not None:
-            if table is not None:
-                raise ValueError("expected either table= or vectors=, got both.")
+            if table is not None or where is not None:
+                raise ValueError("expected vectors= without table=, mesh= and num_shards=, got both.")
             return ComputedVectors(vectors, num_classes)
         if table is None:
             if dim is None or num_classes < 1 or dim < 1:
                 raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
             length = 1.0 if normalized else 0.1
-            return Table(normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype)))
+            values = normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype))
+            return table_of(values, where)
         shared = table.embedding if isinstance(table, Embed) else table.vectors if isinstance(table, Head) else table
         if not isinstance(shared, Table):
             raise ValueError(
@@ -191,8 +218,10 @@ class Head(nnx.Module):
     def _initial_state(self) -> Any:
         assert self.sampler is not None
         key = jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...]), INIT)
+        # Over a mesh op by op would be slow. (On one device it lets samplers look at the counts on the host.)
+        init = self.sampler.init if self.placement is None else jax.jit(self.sampler.init)
         # Copies: a step donates the model, and an array that the sampler keeps as it is would be donated twice.
-        return jax.tree.map(jnp.array, self.sampler.init(key, self.classes()))
+        return jax.tree.map(jnp.array, init(key, self.classes()))
 
     def loss(
         self,
@@ -241,6 +270,7 @@ class Head(nnx.Module):
             num_classes=self.num_classes,
             block_size=self.block_size,
             vectors=self.vectors.of if computed else None,
+            placement=self.placement,
         )
         if not self.deterministic:
             self._warn_without_refresh()
@@ -366,6 +396,8 @@ class Head(nnx.Module):
         """
         if isinstance(self.vectors, ComputedVectors):
             raise ValueError("expected class vectors of a table to grow, got computed ones: make a new head.")
+        if self.placement is not None:
+            raise ValueError("expected a head without mesh and num_shards to grow: save its rows and make a new head.")
         if num_classes < self.num_classes or (counts is None) != (self.counts is None):
             raise ValueError(
                 f"expected num_classes >= {self.num_classes}, and counts of all classes if and only if the head has "
@@ -394,6 +426,17 @@ class Head(nnx.Module):
         """
         if deterministic is not None:
             self.deterministic = deterministic
+
+
+def _the_same(where: Placement | None, vectors: Any) -> Placement | None:
+    """The placement of the class vectors, which a shared table brings along."""
+    of_vectors = placement_of(vectors)
+    if where not in (None, of_vectors):
+        raise ValueError(
+            f"expected the mesh, axis and num_shards of the table that is shared, {of_vectors}, got {where}: give them "
+            "to the module that makes the table."
+        )
+    return of_vectors
 
 
 def _array(variable: Any) -> Any:

@@ -19,6 +19,7 @@ from candax.models.heads import score
 from candax.models.predictions import Predictions, check_reduction, predictions
 from candax.rows.draws import Draw
 from candax.rows.lookups import TableView, lookup
+from candax.rows.placement import Placement
 from candax.rows.tables import Table
 from candax.rows.unique import unique_rows
 
@@ -126,6 +127,7 @@ def draw_and_score(
     num_classes: int,
     block_size: int | None = None,
     vectors: VectorsOf | None = None,
+    placement: Placement | None = None,
 ) -> tuple[Float[Array, "B"], Draw]:
     """The losses of all predictions, and what was drawn for them."""
     labels = flat.labels
@@ -153,6 +155,9 @@ def draw_and_score(
 
     true_rows, sampled_rows = parts(rows)
     true_biases, sampled_biases = (None, None) if biases is None else parts(biases)
+    if placement is not None:
+        # Each device scores the candidates of its own classes: so are their slots laid out.
+        sampled_rows = placement.spread(sampled_rows, 1)
 
     def of_some(per_prediction: Any, per_group: Any) -> tuple[Array, Array, Array]:
         some_embeddings, some_labels, count, of_true, of_true_biases = per_prediction

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
@@ -95,10 +96,21 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         _probe(transformation)
     check_rounding(rounding)
 
-    @jax.jit
+    def start(table: Array) -> State:
+        return transformation.init(table.astype(wide(table.dtype)))
+
     def init(table: Array) -> State:
         # Compiled, so that a wide copy is never made of a table of which the state takes the shape alone.
-        return transformation.init(table.astype(wide(table.dtype)))
+        sharding = None if isinstance(table, jax.core.Tracer) else getattr(table, "sharding", None)
+        if not isinstance(sharding, NamedSharding):
+            return jax.jit(start)(table)
+        # What follows the rows lies where they lie.
+        everywhere = NamedSharding(sharding.mesh, PartitionSpec())
+        rows = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
+        per_row = _per_row(start, table.shape[1:], table.dtype)
+        return jax.jit(start, out_shardings=jax.tree.map(lambda follows: rows if follows else everywhere, per_row))(
+            table
+        )
 
     def updated(
         grads: Float[Array, "U ..."], state: State, rows: Float[Array, "U ..."], key: KeyArray | None, row_ids: Array
@@ -140,7 +152,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         first_row: Int[Array, ""] | int = 0,
         write: Bool[Array, ""] | None = None,
     ) -> RowUpdate:
-        per_row = _per_row(init, table.shape[1:], table.dtype)
+        per_row = _per_row(start, table.shape[1:], table.dtype)
         if isinstance(grads, RowGradients):
             values, ids = grads.rows, grads.ids
         else:
@@ -261,23 +273,28 @@ def _probe(transformation: optax.GradientTransformation) -> None:
     # Row 0 is no part of the part: one bad number there must change nothing elsewhere (apply_if_finite would).
     part = part[part > 0]
     table = jnp.asarray(rng.normal(size=_PROBE_SHAPE), jnp.float32)
-    rows, whole_state, part_state = table[part], transformation.init(table), transformation.init(table[part])
-    whole_update, part_update = jax.jit(transformation.update), jax.jit(transformation.update)
-    for step in range(3):
-        drawn = rng.normal(size=_PROBE_SHAPE) * 10.0 ** rng.integers(-3, 3, size=(_PROBE_SHAPE[0], 1))
-        if step == 1:
-            drawn[0, 0] = np.nan
-        grads = jnp.asarray(drawn, jnp.float32)
-        try:
-            updates, whole_state = whole_update(grads, whole_state, table)
-        except TypeError as error:
-            raise ValueError(
-                "rowwise: the transformation needs more than gradients, state and parameters (a line search, say): "
-                f"{error}. Use adam, adagrad, sgd and the like."
-            ) from error
-        part_updates, part_state = part_update(grads[part], part_state, rows)
-        table, rows = optax.apply_updates(table, updates), optax.apply_updates(rows, part_updates)
-        if not np.allclose(table[part], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
+    scale = 10.0 ** rng.integers(-3, 3, size=(3, _PROBE_SHAPE[0], 1))
+    grads = jnp.asarray(rng.normal(size=(3, *_PROBE_SHAPE)) * scale, jnp.float32).at[1, 0, 0].set(jnp.nan)
+
+    def train(table: Array, grads: Array) -> list[Array]:
+        state, tables = transformation.init(table), [table]
+        for of_step in grads:
+            updates, state = transformation.update(of_step, state, tables[-1])
+            tables.append(optax.apply_updates(tables[-1], updates))
+        return tables[1:]
+
+    try:
+        # One program, as this runs whenever an optimizer is made.
+        wholes, parts = jax.jit(lambda table, grads: (train(table, grads), train(table[part], grads[:, part])))(
+            table, grads
+        )
+    except TypeError as error:
+        raise ValueError(
+            "rowwise: the transformation needs more than gradients, state and parameters (a line search, say): "
+            f"{error}. Use adam, adagrad, sgd and the like."
+        ) from error
+    for whole, rows in zip(wholes, parts, strict=True):
+        if not np.allclose(whole[part], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
             raise ValueError(
                 "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
                 "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "

@@ -12,6 +12,7 @@ from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
 from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_top_k, simhash
 from candax.samplers.partial_fc import partial_fc
+from candax.samplers.sharded import sharded
 from candax.samplers.static import uniform, unigram
 from candax.samplers.top_k import top_k
 
@@ -36,6 +37,7 @@ __all__ = [
     "mixture",
     "partial_fc",
     "save_index",
+    "sharded",
     "simhash",
     "top_k",
     "uniform",

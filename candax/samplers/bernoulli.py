@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
 from candax.samplers.distinct import log_inclusion
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability
 
@@ -68,6 +69,7 @@ def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, "size
     return integer_thresholds(jnp.where(weights > 1e-12, weights, 0.0))
 
 
+@divisible("expected", "num_slots")
 def bernoulli(
     expected: float | None = None,
     *,

@@ -10,6 +10,7 @@ from candax.base import Candidates, Facts, KeyArray, Query, Sampler, State
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
 from candax.samplers.selection import smallest
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 
 
@@ -40,6 +41,7 @@ def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> i
     return max(1, num_sampled * num_groups // batch_size)
 
 
+@divisible("num_sampled")
 def grouped(
     sampler: Sampler,
     *,

@@ -12,9 +12,11 @@ from candax.samplers.combinators import every
 from candax.samplers.forest import Forest, ForestState
 from candax.samplers.keys import Near
 from candax.samplers.returned import log_count_of_returned
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive
 
 
+@divisible("k", "num_kept")
 def hashing_forest(
     k: int,
     *,

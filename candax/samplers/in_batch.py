@@ -4,10 +4,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 from candax.samplers.thresholds import check_counts
 
 
+@divisible()
 def in_batch(*, num_groups: int | None = 1) -> Sampler:
     """The labels of the batch as candidates, with expected count n * q(c): the correction for popularity.
 

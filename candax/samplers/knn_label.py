@@ -9,12 +9,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 
 # Classes whose neighbours are looked for at a time.
 _QUERIES = 1024
 
 
+@divisible("k")
 def knn_label(
     k: int,
     *,

@@ -12,6 +12,7 @@ from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.samplers.combinators import every
 from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.lsh.schedules import exponential_schedule
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 from candax.samplers.thresholds import check_counts, integer_thresholds, random_below
 
@@ -45,6 +46,7 @@ class Generator:
     num_valid: Int[Array, ""]
 
 
+@divisible("num_sampled")
 def learned_clusters(
     num_sampled: int,
     *,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 from candax.samplers.thresholds import random_below
 
@@ -37,6 +38,7 @@ def _last_of_each(slots: Int[Array, "n"]) -> Bool[Array, "n"]:
     return jnp.zeros(n, bool).at[position].set(last, unique_indices=True)
 
 
+@divisible("num_sampled")
 def learned_unigram(
     num_sampled: int,
     *,

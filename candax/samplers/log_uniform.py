@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Sampler, pytree
+from candax.samplers.shares import divisible
 from candax.samplers.static import Distribution, static_sampler
 from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability, random_below
 
@@ -41,6 +42,7 @@ def _bin_starts(num_classes: int) -> np.ndarray:
     return np.append(np.concatenate(starts), num_classes)
 
 
+@divisible("num_sampled")
 def log_uniform(
     num_sampled: int, *, ids_ranked: bool | None = None, num_groups: int | None = 1, replacement: bool = True
 ) -> Sampler:

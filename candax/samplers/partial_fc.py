@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.samplers.shares import divisible
 from candax.samplers.static import StaticState, check_positive, count_groups, uniform
 
 
@@ -20,6 +21,7 @@ class _Positives(NamedTuple):
 _NOWHERE = jnp.iinfo(jnp.int32).max
 
 
+@divisible("num_sampled")
 def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     """All labels of a group's examples, and uniformly drawn other classes up to exactly ``num_sampled`` distinct ids.
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
 from candax.samplers.distinct import RACE_FACTOR, Distinct, log_inclusion, race, stream
+from candax.samplers.shares import divisible
 from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability, random_below
 
 
@@ -135,6 +136,7 @@ def static_sampler(
     return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
 
 
+@divisible("num_sampled")
 def uniform(num_sampled: int, *, num_groups: int | None = 1, replacement: bool = True) -> Sampler:
     """Every valid class with the same probability, q(c) = 1 / num_valid.
 
@@ -174,6 +176,7 @@ def uniform(num_sampled: int, *, num_groups: int | None = 1, replacement: bool =
     return static_sampler(distribution, num_sampled=num_sampled, num_groups=num_groups, replacement=replacement)
 
 
+@divisible("num_sampled")
 def unigram(
     num_sampled: int,
     *,

@@ -6,8 +6,10 @@ from jax import Array
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.samplers.returned import log_count_of_returned
+from candax.samplers.shares import divisible
 
 
+@divisible("k")
 def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
     """The k classes with the highest logits of each example, found exactly: the papers' TopK softmax.
 

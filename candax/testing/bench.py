@@ -79,12 +79,16 @@ class Bench:
             return count(found.ids, query), count(ids.astype(jnp.int32), query)
 
         self._many, self._one, self._stated = jax.jit(many), jax.jit(sample), jax.jit(stated)
+        # Op by op, each operation would be compiled by itself, in hundreds of programs.
+        self.init, self.update, self.refresh = (
+            jax.jit(function) for function in (self.sampler.init, self.sampler.update, self.sampler.refresh)
+        )
         self._place(make_classes(case.num_valid, case.num_classes))
 
     def _place(self, classes: Classes) -> None:
         self.classes = classes
         self.query = make_query(jax.random.key(11), classes)
-        self.state = self.sampler.init(jax.random.key(12), classes)
+        self.state = self.init(jax.random.key(12), classes)
         self.support = self._support(self.case.support, "support")
         self.counted = self.support
         if self.case.also_counted is not None:

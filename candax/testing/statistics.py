@@ -41,7 +41,7 @@ def by_index(index: tuple[int, ...]) -> str:
 
 def optimised(function: Callable[..., Any]) -> Callable[..., Any]:
     """``jax.jit``, optimised also in a process that compiles without: these programs run very often."""
-    options: dict[str, Any] = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+    options: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
     return jax.jit(function, compiler_options=options if jax.default_backend() == "cpu" else None)
 
 

@@ -14,6 +14,7 @@ from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.draws import join
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.modules import name_of
+from candax.rows.placement import Placement, placement_of
 from candax.rows.rounding import Rounding, wide
 from candax.rows.tables import Table
 
@@ -78,8 +79,9 @@ class Optimizer(nnx.Pytree):
         params, of_tables = self._split(model)
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
-        self.table_states = nnx.Dict(
-            {name_of(path): nnx.OptState(self.by_rows[path].init(table[...])) for path, table in of_tables.items()}
+        # One variable for all tables: nnx.jit takes time for each variable in each step.
+        self.table_states = nnx.OptState(
+            {name_of(path): self.by_rows[path].init(table[...]) for path, table in of_tables.items()}
         )
 
     def update(self, model: nnx.Module, grads: Any) -> None:
@@ -120,28 +122,31 @@ class Optimizer(nnx.Pytree):
         """Writes the tables and their states; what is not ``ok`` writes nothing."""
         key = jax.random.fold_in(jax.random.key(self.seed), self.step[...])
         updated = {}
+        states = dict(self.table_states.get_value())
         for number, (path, table) in enumerate(sorted(tables.items(), key=lambda item: name_of(item[0]))):
             name = name_of(path)
             if name not in rows:
                 continue
-            state, by_rows = self.table_states[name], self.by_rows[path]
-            _check_size(name, by_rows, table, state.get_value())
+            by_rows = self.by_rows[path]
+            _check_size(name, by_rows, table, states[name])
             of_table = jax.random.fold_in(key, number)
-            done = by_rows.update(rows[name], state.get_value(), table[...], key=of_table, write=ok)
+            done = by_rows.update(rows[name], states[name], table[...], key=of_table, write=ok)
+            if (place := placement_of(table)) is not None:
+                done = _in_place(done, place)
             table.set_value(done.table)
-            state.set_value(done.state)
+            states[name] = done.state
             updated[name] = done
+        self.table_states.set_value(states)
         return updated
 
     def grow(self, model: nnx.Module) -> None:
         """Gives rows that ``head.grow`` has added their optimizer state; all others keep theirs. On the host."""
-        for path, table in self._split(model)[1].items():
-            state = self.table_states[name_of(path)]
 
-            def grown(new: Array, old: Array) -> Array:
-                return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
+        def grown(new: Array, old: Array) -> Array:
+            return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
 
-            state.set_value(jax.tree.map(grown, self.by_rows[path].init(table[...]), state.get_value()))
+        new = {name_of(path): self.by_rows[path].init(table[...]) for path, table in self._split(model)[1].items()}
+        self.table_states.set_value(jax.tree.map(grown, new, self.table_states.get_value()))
 
     def _split(self, model: nnx.Module) -> tuple[PyTree, dict[Path, Table]]:
         """Arrays of the trained parameters that are no tables, and the trained tables by path."""
@@ -209,6 +214,16 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
         return dict(nnx.to_flat_state(updates))[path], state
 
     return optax.GradientTransformation(init, update)
+
+
+def _in_place(done: RowUpdate, place: Placement) -> RowUpdate:
+    """Rows of the table and of its state lie where they lay: XLA might choose another place for its results."""
+    rows = done.table.shape[0]
+
+    def kept(leaf: Array) -> Array:
+        return place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf
+
+    return done._replace(table=kept(done.table), state=jax.tree.map(kept, done.state))
 
 
 def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> None:

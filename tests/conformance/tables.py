@@ -161,6 +161,10 @@ SAMPLERS: dict[str, SamplerCase] = {
     "mixture": SamplerCase(
         lambda g: samplers.mixture([samplers.uniform(4, num_groups=g), samplers.unigram(3, num_groups=g)])
     ),
+    "sharded": SamplerCase(lambda g: samplers.sharded(samplers.uniform(6, num_groups=g), 2)),
+    "sharded distinct": SamplerCase(
+        lambda g: samplers.sharded(samplers.log_uniform(6, num_groups=g, replacement=False), 2), slow=True
+    ),
     "with_tail": SamplerCase(
         lambda g: samplers.with_tail(
             samplers.uniform(3, num_groups=g, replacement=False), samplers.unigram(6, smoothing=4.0, num_groups=1)

@@ -103,7 +103,8 @@ def test_gross_faults_of_samplers_end_in_seconds(name: str) -> None:
     start = time.monotonic()
     with pytest.raises(LawBroken, match=message):
         check_sampler(sampler)
-    assert time.monotonic() - start < 10
+    # A few seconds, on a machine that does nothing else.
+    assert time.monotonic() - start < 40
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,8 @@ def test_gross_faults_of_losses_end_in_seconds(loss: Any, message: str) -> None:
     start = time.monotonic()
     with pytest.raises(LawBroken, match=message):
         check_loss(loss)
-    assert time.monotonic() - start < 10
+    # A few seconds, on a machine that does nothing else.
+    assert time.monotonic() - start < 40
 
 
 def test_what_would_take_too_long_is_not_begun() -> None:

@@ -25,6 +25,21 @@ def make_head(**options):
     return head
 
 
+@nnx.jit
+def gradients(head):
+    return cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+
+
+@functools.partial(nnx.jit, static_argnames="reduction")
+def loss_of(head, labels=LABELS, **options):
+    return head.loss(H, labels, **options)
+
+
+@nnx.jit
+def update(optimizer, head, grads):
+    optimizer.update(head, grads)
+
+
 def soft_cap(logits):
     return 3.0 * jnp.tanh(logits / 3.0)
 
@@ -32,16 +47,21 @@ def soft_cap(logits):
 @pytest.mark.parametrize("options", [{}, {"transform": soft_cap}, {"normalized": True}, {"counts": np.arange(50.0)}])
 def test_all_logits_best_classes_and_log_probabilities_agree(options):
     head = make_head(**options)
-    logits = np.asarray(head(H))
+    several = np.stack([LABELS, LABELS], axis=-1)
+
+    @nnx.jit
+    def predict(head):
+        of_labels = (head.log_prob(H, LABELS, block_size=16), head.log_prob(H, several))
+        return head(H), head.top_k(H, 5, block_size=16), of_labels
+
+    logits, (scores, ids), of_labels = jax.tree.map(np.asarray, predict(head))
     assert logits.shape == (2, 3, CLASSES)
-    scores, ids = head.top_k(H, 5, block_size=16)
     np.testing.assert_array_equal(ids, np.argsort(-logits, axis=-1)[..., :5])
     np.testing.assert_allclose(scores, -np.sort(-logits, axis=-1)[..., :5], rtol=1e-5)
     log_prob = jax.nn.log_softmax(logits)
     wanted = np.where(LABELS >= 0, np.take_along_axis(log_prob, np.maximum(LABELS, 0)[..., None], -1)[..., 0], -np.inf)
-    np.testing.assert_allclose(head.log_prob(H, LABELS, block_size=16), wanted, rtol=1e-4)
-    several = np.stack([LABELS, LABELS], axis=-1)
-    np.testing.assert_allclose(head.log_prob(H, several), np.stack([wanted, wanted], -1), rtol=1e-4)
+    np.testing.assert_allclose(of_labels[0], wanted, rtol=1e-4)
+    np.testing.assert_allclose(of_labels[1], np.stack([wanted, wanted], -1), rtol=1e-4)
 
 
 def test_classes_that_are_excluded_are_not_among_the_best():
@@ -76,7 +96,7 @@ def test_classes_are_drawn_from_the_softmax_also_in_a_decoding_scan():
 def test_blocks_of_predictions_change_nothing(sampler):
     def run(block_size):
         head = make_head(sampler=sampler, block_size=block_size)
-        return cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+        return gradients(head)
 
     (loss, grads), (wanted, wanted_grads) = run(2), run(None)
     assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
@@ -88,14 +108,14 @@ def test_losses_of_each_prediction_and_their_weighted_mean():
     head.eval()
     weights = RNG.random((2, 3)).astype(np.float32)
     where = np.array([[True, False, True], [True, True, True]])
-    each = np.asarray(head.loss(H, LABELS, where=where, reduction="none"))
+    each = np.asarray(loss_of(head, where=where, reduction="none"))
     assert each.shape == (2, 3)
     assert each[0, 1] == each[1, 1] == 0
     counted = where & (LABELS >= 0)
-    mean = head.loss(H, LABELS, where=where, weights=weights)
+    mean = loss_of(head, where=where, weights=weights)
     assert float(mean) == pytest.approx(float((each * weights).sum() / weights[counted].sum()), rel=1e-5)
-    assert float(head.loss(H, LABELS, where=where, reduction="sum")) == pytest.approx(float(each.sum()), rel=1e-5)
-    nothing = head.loss(H, LABELS, where=np.zeros_like(where))
+    assert float(loss_of(head, where=where, reduction="sum")) == pytest.approx(float(each.sum()), rel=1e-5)
+    nothing = loss_of(head, where=np.zeros_like(where))
     assert float(nothing) == 0
 
 
@@ -107,8 +127,8 @@ def test_masked_predictions_reach_neither_sampler_nor_state(sampler):
 
     def run(h, labels):
         head = make_head(sampler=samplers[sampler], counts=np.ones(CLASSES))
-        loss, grads = cx.value_and_grad(lambda head: head.loss(h, labels, where=where))(head)
-        cx.Optimizer(head, optax.sgd(0.1)).update(head, grads)
+        loss, grads = nnx.jit(cx.value_and_grad(lambda head: head.loss(h, labels, where=where)))(head)
+        update(cx.Optimizer(head, optax.sgd(0.1)), head, grads)
         return float(loss), jax.tree.map(np.asarray, nnx.state(head))
 
     clean = run(np.where(where[..., None], H, 0), np.where(where, LABELS, -1))
@@ -129,19 +149,25 @@ def test_a_transform_stands_before_the_loss_and_before_the_full_softmax():
     full = make_head(sampler=None, transform=soft_cap)
     logits = soft_cap(make_head()(H))
     wanted = -np.asarray(jax.nn.log_softmax(logits))[LABELS >= 0, LABELS[LABELS >= 0]].mean()
-    assert float(full.loss(H, LABELS)) == pytest.approx(wanted, rel=1e-5)
+    assert float(loss_of(full)) == pytest.approx(wanted, rel=1e-5)
     every_class = make_head(sampler=cx.samplers.top_k(CLASSES), loss=cx.losses.css, transform=soft_cap)
-    assert float(every_class.loss(H, LABELS)) == pytest.approx(wanted, rel=1e-4)
+    assert float(loss_of(every_class)) == pytest.approx(wanted, rel=1e-4)
 
 
 def test_statistics_of_a_step():
     head = make_head(sampler=cx.samplers.uniform(16))
-    _, draw = head.loss(H, LABELS, return_draw=True)
-    statistics = {name: float(value) for name, value in draw.statistics().items()}
+
+    @nnx.jit
+    def run(head):
+        _, draw = head.loss(H, LABELS, return_draw=True)
+        return draw.candidates.ids, draw.statistics()
+
+    ids, statistics = run(head)
+    statistics = {name: float(value) for name, value in statistics.items()}
     assert statistics["predictions"] == 5
     assert statistics["candidates"] == 16
     assert 1 <= statistics["effective_samples"] <= 16
-    drawn = np.asarray(draw.candidates.ids[0])
+    drawn = np.asarray(ids[0])
     wanted = np.mean([(drawn == label).sum() for label in LABELS[LABELS >= 0]])
     assert statistics["hits"] == pytest.approx(wanted)
 
@@ -162,10 +188,10 @@ def test_evaluation_changes_nothing_and_training_counts():
     head = make_head()
     head.eval()
     before = jax.tree.map(np.asarray, nnx.state(head))
-    assert float(head.loss(H, LABELS)) == float(head.loss(H, LABELS))
+    assert float(loss_of(head)) == float(loss_of(head))
     assert jax.tree.all(jax.tree.map(np.array_equal, before, jax.tree.map(np.asarray, nnx.state(head))))
     head.train()
-    assert float(head.loss(H, LABELS)) != float(head.loss(H, LABELS))
+    assert float(loss_of(head)) != float(loss_of(head))
     assert int(head.draws[...]) == 2
 
 
@@ -187,7 +213,7 @@ def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
         CLASSES, vectors=Items(nnx.Rngs(0), norm=False), sampler=UNIFORM, loss=cx.losses.css, rngs=nnx.Rngs(1)
     )
     assert head.dim == DIM
-    loss, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    loss, grads = gradients(head)
     head.draws[...] = jnp.int32(0)
 
     key = head.step_key()
@@ -197,7 +223,7 @@ def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
         state = UNIFORM.init(key, classes)
         return cx.sampled_loss(H, LABELS, classes, sampler=UNIFORM, state=state, key=key, loss=cx.losses.css)
 
-    wanted, dense = nnx.value_and_grad(by_hand)(head.vectors.function)
+    wanted, dense = nnx.jit(nnx.value_and_grad(by_hand))(head.vectors.function)
     assert float(loss) == pytest.approx(float(wanted), rel=1e-5)
     np.testing.assert_allclose(
         grads.params["vectors"]["function"]["out"]["kernel"][...], dense["out"]["kernel"][...], rtol=1e-4, atol=1e-6
@@ -211,10 +237,11 @@ def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
 def test_fillers_enter_no_batch_statistics():
     """The statistics are those of the distinct classes among labels and candidates."""
     head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0)), sampler=UNIFORM, rngs=nnx.Rngs(1))
-    (_, draw), _ = cx.value_and_grad(lambda head: head.loss(H, LABELS, return_draw=True), has_aux=True)(head)
+    step = cx.value_and_grad(lambda head: head.loss(H, LABELS, return_draw=True), has_aux=True)
+    (_, draw), _ = nnx.jit(step)(head)
     ids = np.union1d(np.asarray(draw.candidates.ids), LABELS[LABELS >= 0])
     fresh = Items(nnx.Rngs(0))
-    fresh(jnp.asarray(ids), jnp.ones(len(ids), bool))
+    nnx.jit(lambda items: items(jnp.asarray(ids), jnp.ones(len(ids), bool)))(fresh)
     np.testing.assert_allclose(head.vectors.function.norm.mean[...], fresh.norm.mean[...], rtol=1e-5, atol=1e-7)
 
 
@@ -244,7 +271,7 @@ def test_computed_vectors_train_and_predict_with_a_sampler_that_indexes():
 
 def test_a_full_softmax_over_computed_vectors_has_a_gradient():
     head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0), norm=False), rngs=nnx.Rngs(1))
-    _, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    _, grads = gradients(head)
     assert float(jnp.abs(grads.params["vectors"]["function"]["out"]["kernel"][...]).sum()) > 0
 
 
@@ -253,19 +280,19 @@ def test_a_head_grows_and_the_optimizer_keeps_its_rows():
     optimizer = cx.Optimizer(head, optax.adam(0.1))
 
     def step():
-        optimizer.update(head, cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)[1])
+        update(optimizer, head, gradients(head)[1])
 
     step()
-    before = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states["vectors"].get_value()))
+    before = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states.get_value()["vectors"]))
     head.grow(60, counts=np.ones(60), rngs=nnx.Rngs(5))
     with pytest.raises(ValueError, match=r"optimizer\.grow\(model\)"):
         step()
     optimizer.grow(head)
-    after = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states["vectors"].get_value()))
+    after = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states.get_value()["vectors"]))
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         np.testing.assert_array_equal(new[:CLASSES] if new.ndim else new, old)
     assert head(H).shape == (2, 3, 60)
-    assert np.isfinite(float(head.loss(H, np.where(LABELS == 49, 59, LABELS))))
+    assert np.isfinite(float(loss_of(head, np.where(LABELS == 49, 59, LABELS))))
     step()
 
 
@@ -288,6 +315,6 @@ def test_very_few_classes(num_classes):
 def test_a_margin_goes_with_a_normalised_head():
     loss = cx.losses.with_margin(functools.partial(cx.losses.arcface, margin=0.3, scale=8.0), cx.losses.css)
     head = make_head(normalized=True, sampler=cx.samplers.partial_fc(16), loss=loss)
-    value, grads = cx.value_and_grad(lambda head: head.loss(H, LABELS))(head)
+    value, grads = gradients(head)
     assert np.isfinite(float(value))
     assert float(grads.norm()) > 0

@@ -161,4 +161,4 @@ def test_errors(arguments: dict, message: str) -> None:
 
 def test_bad_probabilities() -> None:
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
-        bernoulli(probability=lambda classes: classes.counts, num_slots=3).init(jax.random.key(0), make())
+        bernoulli(probability=lambda classes: classes.counts, num_slots=3).init.__wrapped__(jax.random.key(0), make())

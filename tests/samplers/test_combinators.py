@@ -162,7 +162,7 @@ def test_every() -> None:
     by_number, by_function = every(base, 5), every(base, lambda step: step in (0, 7))
     assert [step for step in range(12) if by_number.schedule(step)] == [5, 10]
     assert [step for step in range(12) if by_function.schedule(step)] == [0, 7]
-    assert by_number._replace(schedule=base.schedule) == base
+    assert by_number._replace(schedule=base.schedule, share=base.share) == base
     for wrong in (0, -2):
         with pytest.raises(ValueError, match="schedule"):
             every(base, wrong)

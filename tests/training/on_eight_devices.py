@@ -75,11 +75,11 @@ HASHED = samplers.lsh(
 )
 CASES = {
     "uniform, css": (samplers.uniform(4), losses.css, {}),
-    "full softmax": (None, losses.full_softmax, {"clip_norm": 0.05}),
     "arcface, partial_fc": (samplers.partial_fc(6), ARCFACE, {"model": normalized_model}),
     "lsh with updates and a refresh": (HASHED, losses.css, {}),
 }
 SLOW = {
+    "full softmax": (None, losses.full_softmax, {"clip_norm": 0.05}),
     "distinct, clipped": (
         samplers.log_uniform(4, num_groups=2, replacement=False),
         losses.sampled_softmax,
@@ -106,7 +106,7 @@ SLOW = {
 @pytest.mark.parametrize("name", [*CASES, *[pytest.param(name, marks=pytest.mark.slow) for name in SLOW]])
 def test_the_number_of_devices_changes_nothing_but_rounding(name):
     sampler, loss, settings = (CASES | SLOW)[name]
-    devices = (1, 2, 4, 8) if name == "uniform, css" or name in SLOW else (2, 8)
+    devices = (1, 2, 4, 8) if name in SLOW else (2, 8)
     first = None
     for number in devices:
         state, values = run(program(number, sampler, loss, **settings))
@@ -121,7 +121,7 @@ def test_the_number_of_devices_changes_nothing_but_rounding(name):
             assert_close(jax.device_get(state.sampler), first[2])
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
+@pytest.mark.parametrize("clip_norm", [pytest.param(None, marks=pytest.mark.slow), 0.05])
 def test_all_classes_as_candidates_are_the_ordinary_dense_step(clip_norm):
     """Gradients of class rows, taken wrongly, are too large by the number of devices while the loss is right."""
     optimizer = optax.sgd(0.1)
@@ -210,9 +210,9 @@ def poisoned(state: TrainState) -> TrainState:
     return jax.tree.unflatten(structure, leaves)
 
 
-@pytest.mark.parametrize("name", ["uniform, css", "full softmax"])
+@pytest.mark.parametrize("name", ["uniform, css", pytest.param("full softmax", marks=pytest.mark.slow)])
 def test_padding_is_never_sampled_scored_or_predicted(name):
-    sampler, loss, _ = CASES[name]
+    sampler, loss, _ = (CASES | SLOW)[name]
     built = program(8, sampler, loss, optimizer=optax.sgd(0.1))
     state, values = run(built, 3, poisoned(built.init(0)))
     clean, wanted = run(program(8, sampler, loss, optimizer=optax.sgd(0.1)), 3)

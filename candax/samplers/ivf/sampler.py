@@ -12,9 +12,11 @@ from candax.samplers.ivf.factory import ivf_index
 from candax.samplers.ivf.index import IVFState
 from candax.samplers.keys import Near
 from candax.samplers.returned import log_count_of_returned
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive, count_groups
 
 
+@divisible("k", "num_centers", "hm_num", "num_kept", "num_sampled")
 def ivf_bq(
     k: int | None = None,
     *,

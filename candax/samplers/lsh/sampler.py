@@ -14,12 +14,14 @@ from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, read, thin, thin_and_fill
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive
 
 # Entries read for each slot: some of them repeat.
 _READS = 2
 
 
+@divisible("budget", "num_fill")
 def lsh(
     query: QueryVector = "embedding",
     *,

@@ -15,12 +15,14 @@ from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import distinct, read
 from candax.samplers.returned import log_count_of_returned
 from candax.samplers.scoring import logits_of
+from candax.samplers.shares import divisible
 from candax.samplers.static import check_positive
 
 # Class rows gathered at a time, as numbers.
 _SCRATCH = 1 << 24
 
 
+@divisible("k")
 def lsh_top_k(
     k: int,
     query: QueryVector = "embedding",
