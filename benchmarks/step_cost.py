@@ -11,7 +11,8 @@ embeddings: there is no encoder. Times are medians. What it should show:
   `nnx.jit`, dispatch included), in its graph mode and in its tree mode. They are measured by turns, and their ratios
   to `build` are medians over the rounds, as the machine's speed may change between rounds;
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
-  write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do;
+  write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do; and where
+  the rest goes: drawing, the loss of given logits, and the update of the rows, each alone;
 * dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
   670,000 classes;
 * full softmax, in the faster of its two forms, at least 80 times as much;
@@ -219,6 +220,70 @@ def traffic_step(num_classes: int) -> Step:
     return Step("limit: rows", lambda batch: add(some, batch.embeddings[0, 0]), None)
 
 
+def draw_part(num_classes: int) -> Step:
+    """Drawing alone: candidates, their counts and those of the labels."""
+    draws_from, keys = sampler(), iter(range(10**9))
+    classes = cx.Classes(jnp.zeros((num_classes, 0)))
+    state = draws_from.init(jax.random.key(0), classes)
+
+    @jax.jit
+    def draw(labels: jax.Array, number: int) -> Any:
+        query = cx.Query(jnp.zeros((BATCH, 0)), labels, classes)
+        found = draws_from.sample(state, jax.random.fold_in(jax.random.key(0), number), query)
+        return found, draws_from.log_expected_count(state, found, labels.T, query)
+
+    return Step("part: draw", lambda batch: draw(batch.labels, next(keys)), None)
+
+
+def loss_part(num_classes: int) -> Step:
+    """The loss of given logits and its gradient to them: what is computed element by element."""
+    rng = np.random.default_rng(1)
+    sampled = jnp.asarray(rng.normal(size=(BATCH, NUM_SAMPLED)), jnp.float32)
+    ids = jnp.asarray(rng.integers(num_classes, size=NUM_SAMPLED), jnp.int32)
+
+    @jax.jit
+    def loss(labels: jax.Array, sampled: jax.Array) -> Any:
+        def mean(true: jax.Array, sampled: jax.Array) -> jax.Array:
+            ones, counts = jnp.ones(true.shape, bool), jnp.zeros(sampled.shape)
+            logits = cx.SampledLogits(
+                true, jnp.zeros(true.shape), ones, sampled, counts, counts == 0, labels == ids, num_classes
+            )
+            return jnp.mean(cx.losses.sampled_softmax(logits))
+
+        return jax.value_and_grad(mean, argnums=(0, 1))(sampled[:, :1], sampled)
+
+    return Step("part: loss", lambda batch: loss(batch.labels, sampled), None)
+
+
+def rows_part(num_classes: int) -> Step:
+    """Rows alone: equal ids added up, and Adam on the rows of vectors and biases, read and written in place."""
+    by_rows, draws_from, keys = cx.rows.rowwise(optax.adam(LEARNING_RATE)), sampler(), iter(range(10**9))
+    tables = (jnp.zeros((num_classes, DIM)), jnp.zeros(num_classes))
+    classes = cx.Classes(jnp.zeros((num_classes, 0)))
+    drawing = draws_from.init(jax.random.key(0), classes)
+    query = cx.Query(jnp.zeros((BATCH, 0)), jnp.zeros((BATCH, 1), jnp.int32), classes)
+    candidates = [draws_from.sample(drawing, jax.random.key(i), query).ids[0] for i in range(8)]
+    grads = tuple(jnp.ones((BATCH + NUM_SAMPLED, *table.shape[1:])) for table in tables)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(states: Any, labels: jax.Array, drawn: jax.Array) -> Any:
+        ids = jnp.concatenate([labels.reshape(-1), drawn])
+        new = []
+        for (table, state), of_rows in zip(states, grads, strict=True):
+            done = by_rows.update(cx.rows.RowGradients.of(ids, of_rows, num_classes), state, table)
+            new.append((done.table, done.state))
+        return new
+
+    states = [(table, by_rows.init(table)) for table in tables]
+
+    def step(batch: Batch) -> Any:
+        nonlocal states
+        states = update(states, batch.labels, candidates[next(keys) % len(candidates)])
+        return states
+
+    return Step("part: rows", step, None)
+
+
 def full_step(num_classes: int, block_size: int | None) -> Step:
     """A step of `build` over all classes."""
     model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
@@ -313,7 +378,8 @@ def main(
     """
     costs = []
     tree_step = functools.partial(module_step, graph=False)
-    quick = (library_step, pure_step, module_step, tree_step, products_step, traffic_step)
+    parts = (draw_part, loss_part, rows_part)
+    quick = (library_step, pure_step, module_step, tree_step, products_step, traffic_step, *parts)
     for num_classes in (10**5, 10**6, 5 * 10**6):
         costs += by_turns([make(num_classes) for make in quick], num_classes, repeats)
         gc.collect()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from candax.rows.tables import Table
@@ -16,7 +16,7 @@ class Placement(NamedTuple):
 
     Attributes:
         num_shards: runs of equally many rows; the table is padded to a multiple of it.
-        mesh: None: all rows are on one device.
+        mesh: of automatic axes; None: all rows are on one device.
         axis: of the mesh, over which rows lie; arrays of predictions may lie over its other axes.
     """
 
@@ -60,6 +60,11 @@ def placement(mesh: Mesh | None, axis: str, num_shards: int | None, num_classes:
             f"expected a mesh with an axis {axis!r}, over which class rows lie, got the axes {mesh.axis_names}: name "
             "it with axis=."
         )
+    if mesh is not None and any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            f"expected a mesh whose axes are of the type Auto, got {mesh.axis_types}: make it by jax.make_mesh(shape, "
+            "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
+        )
     devices = 1 if mesh is None else mesh.shape[axis]
     number = devices if num_shards is None else num_shards
     if number < 1 or number % devices:
@@ -97,7 +102,8 @@ def replicate(mesh: Mesh, *nodes: Any) -> None:
     Example:
         >>> import jax, optax, candax as cx
         >>> from flax import nnx
-        >>> mesh = jax.make_mesh((1, 1), ("data", "classes"))
+        >>> auto = jax.sharding.AxisType.Auto
+        >>> mesh = jax.make_mesh((1, 1), ("data", "classes"), axis_types=(auto, auto))
         >>> head = cx.Head(100, 8, sampler=cx.samplers.uniform(16), mesh=mesh, rngs=nnx.Rngs(0))
         >>> optimizer = cx.Optimizer(head, optax.adam(1e-3))
         >>> cx.rows.replicate(mesh, head, optimizer)

@@ -231,6 +231,9 @@ def test_errors_say_what_does_not_fit():
     mesh = make_mesh("4x2")
     with pytest.raises(ValueError, match=r"expected a mesh with an axis 'rows'.*\('classes', 'data'\)"):
         cx.Head(NUM, DIM, sampler=SAMPLERS["uniform"], mesh=mesh, axis="rows", rngs=nnx.Rngs(0))
+    explicit = jax.make_mesh((4, 2), ("classes", "data"), (AxisType.Explicit,) * 2)
+    with pytest.raises(ValueError, match="axes are of the type Auto"):
+        cx.Embed(NUM, DIM, mesh=explicit, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="at least one class per shard, got 3 classes for 4 shards"):
         cx.Embed(3, DIM, mesh=mesh, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="multiple of the 4 devices of the axis 'classes', got 6"):
