@@ -1,6 +1,6 @@
 """What one training step of a large output layer costs, in one run on the same machine.
 
-    python benchmarks/step_cost.py                (about 5 minutes on 2 cores; needs 16 GB of memory)
+    python benchmarks/step_cost.py                (about 5 minutes on 2 cores; needs 20 GB of memory)
     python benchmarks/step_cost.py --json costs.json
 
 All steps have the same shapes (dim 128, batch 256, 4096 shared log-uniform samples, one label, Adam) and start from the
@@ -379,10 +379,13 @@ def main(
     costs = []
     tree_step = functools.partial(module_step, graph=False)
     parts = (draw_part, loss_part, rows_part)
-    quick = (library_step, pure_step, module_step, tree_step, products_step, traffic_step, *parts)
     for num_classes in (10**5, 10**6, 5 * 10**6):
-        costs += by_turns([make(num_classes) for make in quick], num_classes, repeats)
-        gc.collect()
+        # Each group beside `build`, two tables with their moments at a time: four would not fit at the largest size.
+        groups = [(pure_step, products_step, traffic_step), (module_step,), (tree_step,)]
+        for number, group in enumerate([*groups, parts] if num_classes == 10**5 else groups):
+            measured = by_turns([make(num_classes) for make in (library_step, *group)], num_classes, repeats)
+            costs += measured[number > 0 :]
+            gc.collect()
     few = max(3, repeats // 5)
     costs += by_turns([module_step(classes)], classes, repeats)
     slow: list[Callable[[], Step]] = [
