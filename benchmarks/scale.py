@@ -8,7 +8,7 @@ r"""Training with ArcFace over very many classes on this machine: time a step an
 
 Normalised class vectors, ArcFace before the css loss; candidates of `partial_fc` (the batch's labels and uniform fill),
 or of ANN Softmax (`--sampler ann_softmax`, whose index is one of the parts). Batches hold embeddings, so that there is
-no encoder. With one device `build`, with several `build_class_parallel`, the candidates divided among the devices.
+no encoder. The candidates are divided among the devices.
 
 `--largest` compiles start and step at two sizes without running them, takes from the compiler what they need, finds the
 size whose need is the given share of the memory, and trains it. The memory is on a CPU what is free, else what JAX
@@ -73,8 +73,8 @@ def batches(num_classes: int, dim: int, batch_size: int, number: int = 8) -> lis
 
 
 def make_sampler(num_classes: int, settings: "Settings", devices: int) -> cx.Sampler:
-    """Of one shard."""
-    num_sampled = settings.num_sampled // devices
+    """For so many devices: each has its share of the candidates, from its own classes."""
+    num_sampled = settings.num_sampled
     if settings.sampler == "partial_fc":
         return cx.samplers.partial_fc(num_sampled)
     own = num_classes // devices
@@ -95,9 +95,9 @@ def make_program(num_classes: int, settings: "Settings") -> cx.training.Program:
         )
         return cx.models.Classifier(Identity(), head)
 
-    build: Any = cx.training.build if devices == 1 else cx.training.build_class_parallel
-    return build(
+    return cx.training.build(
         make_model,
+        mesh=None if devices == 1 else cx.training.class_mesh(),
         sampler=make_sampler(num_classes, settings, devices),
         loss=loss,
         optimizer=OPTIMIZERS[settings.optimizer](1e-2),
@@ -125,7 +125,7 @@ def measure(num_classes: int, settings: "Settings") -> Cost:
         started,
         milliseconds,
         held_bytes(state.tables),
-        held_bytes((state.table_optimizers, state.params_optimizer)),
+        held_bytes(nnx.state(state.nodes[1])),
         held_bytes(state.sampler),
         compiled.memory_analysis().temp_size_in_bytes,
     )

@@ -56,11 +56,7 @@ class Batch(NamedTuple):
 class Identity(nnx.Module):
     """The batch holds embeddings already."""
 
-    def lookups(self, batch: Batch) -> dict[str, Any]:
-        """No tables."""
-        return {}
-
-    def encode(self, batch: Batch, rows: dict[str, Any]) -> jax.Array:
+    def __call__(self, batch: Batch) -> jax.Array:
         """The embeddings."""
         return jnp.asarray(batch.embeddings)
 

@@ -30,6 +30,8 @@ from candax.experiments.retrieval import Retrieval, retrieval
 from candax.experiments.train import Evaluate, Train, evaluate, train
 from candax.experiments.word2vec import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
 from candax.experiments.word2vec_questions import Word2VecQuestions, word2vec_questions
+from candax.training.saved import Export, export_command
+from candax.training.stopping import Interrupted
 
 _RUN: dict[type, Callable[[Any], Any]] = {
     Compare: compare,
@@ -39,6 +41,7 @@ _RUN: dict[type, Callable[[Any], Any]] = {
     Word2Vec: word2vec,
     Neighbors: neighbors,
     Analogy: analogy,
+    Export: export_command,
     Figure1: figure1,
     Figure2a: figure2a,
     Figure2b: figure2b,
@@ -95,6 +98,7 @@ Command = (
     | Annotated[Word2Vec, tyro.conf.subcommand("word2vec")]
     | Annotated[Neighbors, tyro.conf.subcommand("neighbors")]
     | Annotated[Analogy, tyro.conf.subcommand("analogy")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Experiment, tyro.conf.subcommand("experiment")]
 )
 
@@ -108,6 +112,9 @@ def main(args: list[str] | None = None) -> None:
         _RUN[type(settings)](settings)
     except (ValueError, OSError, FloatingPointError) as error:
         _fail(str(error))
+    except Interrupted as asked:
+        print(f"candax: {asked}", file=sys.stderr)
+        sys.exit(130)
     except KeyboardInterrupt:
         print("candax: interrupted", file=sys.stderr)
         sys.exit(130)

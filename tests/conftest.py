@@ -25,7 +25,6 @@ hypothesis.settings.load_profile("candax")
 # one of them is left for the end, when the other worker has nothing to do.
 LONGEST = (
     "test_meshes.py",
-    "test_class_parallel.py",
     "test_examples.py",
     "test_samplers.py",
     "test_doctests.py",

@@ -18,7 +18,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_notebook_example_runs():
-    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[3]
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     assert "num_steps=300" in code
     code = code.replace("num_steps=300", "num_steps=30")
@@ -34,7 +34,9 @@ def test_the_notebook_example_runs():
 def test_the_shorter_examples_run(tmp_path, monkeypatch):
     """Margins, word vectors, search, devices: each with what the first example left behind, in small."""
     monkeypatch.chdir(tmp_path)
-    margins, own, words, search, devices, million, many = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[1:]
+    own, pure, loop, _, margins, words, search, devices, million, many = re.findall(
+        r"```python\n(.*?)```", README, re.DOTALL
+    )
     rng = np.random.default_rng(0)
     classes = cx.Classes(jnp.asarray(rng.normal(size=(3000, 8)), jnp.float32), None, None, jnp.int32(3000))
     names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
@@ -46,12 +48,16 @@ def test_the_shorter_examples_run(tmp_path, monkeypatch):
     exec(words, names)
     assert len(names["trained"].vectors.words) == 4
     assert (tmp_path / "vectors.bin").exists()
-    exec(margins, names)
     names["nnx"] = nnx
     exec(own.replace("128_000", "500").replace("8192", "64"), names)
     tokens = rng.integers(0, 500, (2, 6))
     losses = [names["train_step"](names["model"], names["optimizer"], tokens, tokens, tokens > 9) for _ in range(8)]
     assert losses[-1] < losses[0]
+    exec(pure.replace("128_000", "500").replace("8192", "64"), names)
+    assert np.isfinite(names["loss_fn"](names["params"], tokens, tokens, jax.random.key(2)))
+    exec(loop, names | {"held_out": [(tokens, tokens)], "batches": [(tokens, tokens)] * 3})
+    assert cx.training.load("runs/lm", lambda: names["model"]).step == 9
+    exec(margins, names)
     encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
     names["model"] = cx.models.Classifier(encoder, cx.models.Head(5000, 8, normalized=True, rngs=nnx.Rngs(1)))
     exec(devices, names)

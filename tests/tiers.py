@@ -112,7 +112,6 @@ CI_ONLY: dict[str, set[str]] = {
     "training/test_bfloat16.py": {
         "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still"
     },
-    "training/test_class_parallel.py": {"test_on_eight_devices"},
     "training/test_launch.py": {"test_two_processes_train_as_one"},
     "training/test_loop.py": {
         "test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends",

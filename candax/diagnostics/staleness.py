@@ -19,8 +19,9 @@ from candax.cosines import as_scored
 from candax.diagnostics.report import with_error
 from candax.diagnostics.statistics import NOTHING, Measure, mean
 from candax.diagnostics.top_k import top_k_share, which_count
-from candax.training import Program, TrainState, check_batch
-from candax.training.loop import BatchSource
+from candax.training import Program, TrainState
+from candax.training.checking import check_ids
+from candax.training.feed import BatchSource
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,11 +136,11 @@ def measure_staleness(
         return mean(stale), mean(refreshed), mean(refreshed - stale)
 
     # Copies: a step donates its state, each array of it once.
-    state = jax.tree.map(jnp.array, dataclasses.replace(state, sampler=refreshed_sampler()))
+    state = jax.tree.map(jnp.array, state.with_sampler(refreshed_sampler()))
     start, found, steps = int(state.step), [measure()], [0]
     for step in range(1, num_steps + 1):
         batch = batches[divmod(start + step - 1, batches.batches_per_epoch)]
-        check_batch(program, batch)
+        check_ids(batch.labels, program.num_classes, f"labels of the batch of step {step}")
         state, loss = program.step(state, batch)
         if step % every == 0 or step == num_steps:
             if not np.isfinite(loss):
@@ -180,7 +181,7 @@ def _check(program: Program, measured: Sequence[Any], num_steps: int, every: int
     if len(measured) < 2:
         raise ValueError(f"expected 2 batches or more to measure (standard errors are over them), got {len(measured)}.")
     for i, batch in enumerate(measured):
-        check_batch(program, batch, f"batch {i} of those to measure")
+        check_ids(batch.labels, program.num_classes, f"labels of batch {i} of those to measure")
 
 
 def staleness_table(results: Mapping[str, Staleness]) -> Table:

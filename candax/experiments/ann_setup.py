@@ -186,7 +186,7 @@ def train(
         # Compiled before the clock starts, like the step.
         jax.block_until_ready(program.refresh(program.init(problem.settings.seed)))
     points = {max(1, round(share * problem.num_steps)) for share in _MEASURED_AT}
-    state, records = training.fit(
+    state, records = training.fit_program(
         program,
         program.init(problem.settings.seed),
         problem.batches,

@@ -42,7 +42,7 @@ def train_measured(
     if program.schedule is not never:
         # Compiled here, so that it is not on the clock either.
         jax.block_until_ready(program.refresh(program.init(seed)))
-    state, records = training.fit(
+    state, records = training.fit_program(
         program,
         program.init(seed),
         batches,

@@ -193,7 +193,7 @@ def _train(
             return {"log_likelihood": log_likelihood(program, state, corpus, subset)}
 
         try:
-            state, records = training.fit(
+            state, records = training.fit_program(
                 program,
                 state,
                 batches,

@@ -79,7 +79,7 @@ def profile(
     ids = None if drawn is None else drawn.ids
     update = jax.jit(functools.partial(_update, optimizer, rowwise(optimizer), sampler), donate_argnums=(0, 1, 2))
     # Copies: the state is timed as a whole below.
-    own = jax.tree.map(jnp.array, (classes.vectors, state.table_optimizers["class_vectors"], state.sampler))
+    own = jax.tree.map(jnp.array, (classes.vectors, rowwise(optimizer).init(classes.vectors), state.sampler))
     # Donated tables of a query cannot be read: what follows rows gets the others' alone.
     without_table = dataclasses.replace(query, classes=dataclasses.replace(classes, vectors=jnp.zeros((0, 1))))
     arguments = (row_grads, ids, key, without_table)
@@ -105,7 +105,9 @@ def profile(
         start = time.perf_counter()
         state = jax.block_until_ready(build(state))
         milliseconds["build"] = 1e3 * (time.perf_counter() - start) / period
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves((state.tables, state.table_optimizers, state.sampler)))
+    size = sum(
+        leaf.nbytes for leaf in jax.tree.leaves((state.tables, state.nodes[1].table_states.get_value(), state.sampler))
+    )
     return Profile(method, milliseconds, ms_per_step, analysis.temp_size_in_bytes, size)
 
 

@@ -157,7 +157,7 @@ def lns_figure3(settings: LNSFigure3) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for step in (0, steps):
         if step:
-            state, _ = training.fit(program, state, batches, num_steps=steps)
+            state, _ = training.fit_program(program, state, batches, num_steps=steps)
         query = Query(program.embed(state, batch), jnp.asarray(batch.labels), program.classes(state))
         found[f"after {step:,} steps"] = _measure(query, weights)
     for title, rows in found.items():

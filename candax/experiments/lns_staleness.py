@@ -96,9 +96,9 @@ def lns_staleness(settings: LNSStaleness) -> dict[int, dict[str, Staleness]]:
         rebuilt = programs[_REBUILT]
         start = rebuilt.init(settings.seed)
         for after, results in found.items():
-            start, _ = training.fit(rebuilt, start, batches, num_steps=after, description=f"near {near}")
+            start, _ = training.fit_program(rebuilt, start, batches, num_steps=after, description=f"near {near}")
             for name, program in programs.items():
-                state = dataclasses.replace(start, sampler=program.init(settings.seed).sampler)
+                state = start.with_sampler(program.init(settings.seed).sampler)
                 results[f"near {near}, {name}"] = measure_staleness(
                     program,
                     samplers[name],

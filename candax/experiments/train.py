@@ -61,7 +61,7 @@ def train(settings: Train) -> dict[str, float]:
     steps = setup.num_steps(settings, batches, default_epochs=3)
     program = _program(settings, dataset, batches)
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
-    state, _ = training.fit(
+    state, _ = training.fit_program(
         program,
         program.init(settings.seed),
         batches,
@@ -107,8 +107,9 @@ def restore(run: Path) -> Restored:
     program = _program(settings, dataset, batches)
     identity = {**batches.identity, **_identity(settings)}
     with training.Checkpoints(run, identity=identity, keep=settings.keep) as checkpoints:
-        state = checkpoints.restore(program.init(settings.seed))
-    return Restored(settings, program, state, dataset, batches)
+        nodes = program.init(settings.seed).nodes
+        checkpoints.restore(*nodes)
+    return Restored(settings, program, training.TrainState.of(*nodes), dataset, batches)
 
 
 def evaluate(settings: Evaluate) -> dict[str, float]:

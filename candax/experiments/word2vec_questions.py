@@ -173,7 +173,7 @@ def _train(
         state = program.refresh(state)  # compiled now and not on the clock
     points = {max(1, round(share * num_steps)) for share in _CURVE}
     try:
-        state, records = training.fit(
+        state, records = training.fit_program(
             program,
             state,
             batches,

@@ -72,7 +72,9 @@ def theory(
         learning_rate=0.01,
         seed=seed,
     )
-    state, records = training.fit(program, program.init(seed), batches, num_steps=num_steps, description="theory")
+    state, records = training.fit_program(
+        program, program.init(seed), batches, num_steps=num_steps, description="theory"
+    )
     program.update_model(state)
     fitted = np.asarray(model.encoder.words[...], np.float64) @ np.asarray(model.head.vectors[...], np.float64).T
     counts = _count_pairs(batches, num_steps)

@@ -1,6 +1,6 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
-from candax.models.classifier import Classifier, Encoder, encoder_tables, tables_of
+from candax.models.classifier import Classifier, encoder_tables, tables_of
 from candax.models.dense_mlp import DenseMLP
 from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
@@ -19,7 +19,6 @@ __all__ = [
     "Constant",
     "DenseMLP",
     "Drawn",
-    "Encoder",
     "GRULanguageModel",
     "Head",
     "HistoryTower",

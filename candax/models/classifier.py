@@ -1,37 +1,20 @@
 """An encoder before a head."""
 
-from typing import Any, Protocol
+from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.models.heads import Head
 from candax.rows import Table
-
-
-class Encoder(Protocol):
-    """What stands before the head: any NNX module with these two methods.
-
-    The encoder names the rows of its tables that a batch needs and computes from those rows, so that the same code runs
-    on gathered rows in training and on the whole table in prediction.
-    """
-
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "..."]]:
-        """For each ``Table`` attribute by name, the row ids that the batch needs (-1: none). May be empty."""
-        ...
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "..."]]) -> Float[Array, "B dim"]:
-        """Embeddings from the rows of each lookup: ``rows[name]`` is [*ids.shape, dim], zeros where the id is -1."""
-        ...
 
 
 class Classifier(nnx.Module):
     """An encoder and a head: all that is trained.
 
     Args:
-        encoder: see ``Encoder``. A table that it shares with the head (``encoder.words is head.vectors``) is tied: it
+        encoder: a module that makes embeddings [B, dim] of a batch; rows of its tables by ``cx.Embed`` or
+            ``cx.rows.lookup``. A table that it shares with the head (``encoder.words is head.vectors``) is tied: it
             is trained from both of its uses.
         head: see ``Head``.
 
@@ -49,13 +32,9 @@ class Classifier(nnx.Module):
         self.encoder = encoder
         self.head = head
 
-    def embed(self, batch: Any) -> Float[Array, "B dim"]:
-        """Embeddings of a batch, from the whole tables: for prediction."""
-        rows = {
-            name: jnp.where((ids >= 0)[..., None], getattr(self.encoder, name)[...][jnp.maximum(ids, 0)], 0)
-            for name, ids in self.encoder.lookups(batch).items()
-        }
-        return self.encoder.encode(batch, rows)
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
+        """Embeddings of a batch, from the rows that it looks up."""
+        return self.encoder(batch)
 
 
 def encoder_tables(model: Classifier) -> dict[str, str]:

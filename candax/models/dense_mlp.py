@@ -30,7 +30,7 @@ class DenseMLP(nnx.Module):
         >>> from flax import nnx
         >>> import candax as cx
         >>> encoder = cx.models.DenseMLP(6, (32,), 4, rngs=nnx.Rngs(0))
-        >>> encoder.encode(SimpleNamespace(inputs=jnp.ones((5, 6))), {}).shape
+        >>> encoder(SimpleNamespace(inputs=jnp.ones((5, 6)))).shape
         (5, 4)
     """
 
@@ -43,14 +43,8 @@ class DenseMLP(nnx.Module):
             [nnx.Linear(width, after, kernel_init=init, rngs=rngs) for width, after in itertools.pairwise(widths)]
         )
 
-    def lookups(self, batch: Any) -> dict[str, Any]:
-        """No tables."""
-        del batch
-        return {}
-
-    def encode(self, batch: Any, rows: dict[str, Any]) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """Embeddings of the inputs."""
-        del rows
         hidden = jnp.asarray(batch.inputs)
         for layer in self.layers[:-1]:
             hidden = jax.nn.relu(layer(hidden))

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 from candax.base import Candidates, KeyArray, Query, SampledLogits, Sampler, State, pytree, static_field
 from candax.cosines import as_scored
 from candax.models.heads import score, score_beside
-from candax.models.windows import window_logits
+from candax.models.windows import score_runs
 from candax.rows import unique_rows
 
 
@@ -98,7 +98,7 @@ def score_rows(
             num_classes=num_classes,
         )
     return score_beside(
-        _score_runs(embeddings, true_vectors, true_biases, labels.shape[1] // 2),
+        score_runs(embeddings, true_vectors, true_biases, labels.shape[1] // 2),
         embeddings,
         labels,
         drawn.candidates,
@@ -115,13 +115,3 @@ def _at_both(rows: Float[Array, "n ..."], drawn: Drawn) -> tuple[Array, Array]:
     gathered = rows[jnp.concatenate([true_at.reshape(-1), sampled_at.reshape(-1)])]
     true, sampled = jnp.split(gathered, [true_at.size])
     return true.reshape(*true_at.shape, *rows.shape[1:]), sampled.reshape(*sampled_at.shape, *rows.shape[1:])
-
-
-def _score_runs(
-    embeddings: Float[Array, "B dim"], vectors: Float[Array, "R L dim"], biases: Float[Array, "R L"] | None, window: int
-) -> Float[Array, "B T"]:
-    """Logits of the neighbours of every place."""
-    true = window_logits(embeddings.reshape(vectors.shape), vectors, window)
-    if biases is not None:
-        true += window_logits(jnp.ones((*biases.shape, 1)), biases[..., None], window)
-    return true.reshape(-1, 2 * window)

@@ -4,12 +4,11 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.models.heads import Head
-from candax.rows import Table
+from candax.rows import Table, lookup
 
 Activation: TypeAlias = Literal["tanh", "sigmoid"]
 _ACTIVATIONS = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
@@ -44,7 +43,7 @@ class GRULanguageModel(nnx.Module):
         >>> import candax as cx
         >>> head = cx.models.Head(1000, 16, num_rows=1001, use_biases=False, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(cx.models.GRULanguageModel(head, 32, rngs=nnx.Rngs(1)), head)
-        >>> model.embed(SimpleNamespace(words=jnp.array([[1000, 3, 5, -1]]))).shape  # four places
+        >>> model(SimpleNamespace(words=jnp.array([[1000, 3, 5, -1]]))).shape  # four places
         (4, 16)
         >>> list(cx.models.tables_of(model))  # one table for both uses
         ['class_vectors']
@@ -84,14 +83,9 @@ class GRULanguageModel(nnx.Module):
         )
         self.projection = nnx.Linear(hidden_dim, word_dim, use_bias=False, kernel_init=uniform, rngs=rngs)
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B L"]]:
-        """The word vectors that the batch reads."""
-        return {"words": batch.words}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "B L word_dim"]]) -> Float[Array, "BL word_dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "BL word_dim"]:
         """Embeddings of all places, sentence by sentence."""
-        del batch
-        by_time = jnp.swapaxes(rows["words"], 0, 1)
+        by_time = jnp.swapaxes(lookup(self.words, batch.words), 0, 1)
         start = jnp.zeros((by_time.shape[1], self.cell.hidden_features), by_time.dtype)
         _, states = jax.lax.scan(self.cell, start, by_time)
         return self.projection(jnp.swapaxes(states, 0, 1)).reshape(-1, by_time.shape[2])

@@ -27,6 +27,7 @@ from candax.models.embed import Embed
 from candax.models.heads import normal_table
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
+from candax.models.sharded_scores import evaluate_sharded
 from candax.rows.lookups import lookup, record_draw
 from candax.rows.placement import Placement, placement, placement_of, table_of
 from candax.rows.tables import Constant, DrawCount, Table
@@ -121,7 +122,6 @@ class Head(nnx.Module):
     ) -> None:
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
-        check_sampler_and_loss(sampler, loss)
         if normalized and biases:
             raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
         if counts is not None and np.shape(counts) != (num_classes,):
@@ -129,15 +129,11 @@ class Head(nnx.Module):
         self.num_classes = num_classes
         self.normalized = normalized
         self.transform = transform
-        self.loss_function = _after(transform, loss)
         self.block_size = block_size
         self.deterministic = False
         where = placement(mesh, axis, num_shards, num_classes)
         self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, where, rngs)
         self.placement = _the_same(where, self.vectors)
-        if self.placement is not None and sampler is not None:
-            sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
-        self.sampler = sampler
         rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
         padding = (0, rows - num_classes)
         if counts is not None:
@@ -149,9 +145,27 @@ class Head(nnx.Module):
         key = rngs.params()
         self.key_data = Constant(jax.random.key_data(key))
         self.draws = DrawCount(jnp.int32(0))
-        if sampler is not None and isinstance(self.vectors, ComputedVectors) and reads_vectors(sampler, num_classes):
+        self.use(sampler, loss)
+
+    def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, "B"]]) -> None:
+        """Changes sampler and loss, on the host and between steps; the sampler's state is made anew.
+
+        Args:
+            sampler: of the candidates; None with a loss over all classes.
+            loss: on ``SampledLogits``, or over all classes.
+
+        Raises:
+            ValueError: where they do not fit each other.
+        """
+        check_sampler_and_loss(sampler, loss)
+        if self.placement is not None and sampler is not None:
+            sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
+        self.sampler, self.loss_function = sampler, _after(self.transform, loss)
+        computed = isinstance(self.vectors, ComputedVectors)
+        if sampler is not None and computed and reads_vectors(sampler, self.num_classes):
             self.vectors.keep()
-        self.state = None if sampler is None else SamplerState(self._initial_state())
+        # Said to be data, as it may be None now and a variable after the next call.
+        self.state = nnx.data(None if sampler is None else SamplerState(self._initial_state()))
 
     @staticmethod
     def _class_vectors(
@@ -232,6 +246,7 @@ class Head(nnx.Module):
         weights: Array | np.ndarray | None = None,
         reduction: str = "mean",
         return_draw: bool = False,
+        runs: Int[Array | np.ndarray, "R L"] | None = None,
     ) -> Any:
         """The loss of predictions: ``cx.sampled_loss`` with this head's classes, sampler and keys.
 
@@ -242,6 +257,9 @@ class Head(nnx.Module):
             weights: ``float[...]``.
             reduction: "mean" over the predictions that count, "sum" or "none".
             return_draw: return the ``Draw`` too; its ``statistics()`` say how good the candidates are.
+            runs: where labels are neighbours in runs of words, these (-1: no word): label t of the prediction
+                ``r L + i`` is -1 or the word at the t-th of the places ``i - w ... i - 1, i + 1 ... i + w`` of run r,
+                with ``2 w = T``. Class vectors are then read once per place instead of once per label.
 
         Returns:
             The loss, float32; with ``return_draw`` the loss and the ``Draw``.
@@ -271,6 +289,7 @@ class Head(nnx.Module):
             block_size=self.block_size,
             vectors=self.vectors.of if computed else None,
             placement=self.placement,
+            runs=None if runs is None else jnp.asarray(runs),
         )
         if not self.deterministic:
             self._warn_without_refresh()
@@ -329,9 +348,7 @@ class Head(nnx.Module):
                 )
             exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
         flat = h.reshape(-1, h.shape[-1])
-        scores, ids, _ = streaming_evaluate(
-            flat, self._whole(), k, block_size=block_size, transform=self.transform, exclude=exclude
-        )
+        scores, ids, _ = self._evaluate(flat, self._whole(), k, block_size, exclude)
         return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
 
     def log_prob(
@@ -365,7 +382,7 @@ class Head(nnx.Module):
         if classes.biases is not None:
             logits += lookup(classes.biases, ids)
         logits = logits if self.transform is None else self.transform(logits)
-        _, _, normalizer = streaming_evaluate(embeddings, classes, 0, block_size=block_size, transform=self.transform)
+        _, _, normalizer = self._evaluate(embeddings, classes, 0, block_size)
         return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)
 
     def sample(
@@ -376,6 +393,14 @@ class Head(nnx.Module):
         flat = h.reshape(-1, h.shape[-1])
         drawn = streaming_sample(key, flat, self._whole(), block_size=block_size, transform=self.transform)
         return drawn.reshape(h.shape[:-1])
+
+    def _evaluate(self, embeddings: Array, classes: Classes, k: int, block_size: int, exclude: Any = None) -> Any:
+        """Best scores, their classes and log normalizers; over a mesh each device ranks its own classes."""
+        options: dict[str, Any] = {"block_size": block_size, "transform": self.transform, "exclude": exclude}
+        place = self.placement
+        if place is None or place.mesh is None:
+            return streaming_evaluate(embeddings, classes, k, **options)
+        return evaluate_sharded(embeddings, classes, mesh=place.mesh, axis=place.axis, k=k, **options)
 
     def _checked(self, h: Any) -> Float[Array, "..."]:
         h = jnp.asarray(h)

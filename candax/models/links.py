@@ -3,13 +3,12 @@
 from typing import Any, Literal, TypeAlias
 
 import jax
-import numpy as np
 from flax import nnx
 from jax import numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.models.heads import Head
-from candax.rows import Table
+from candax.rows import Table, lookup
 
 Product: TypeAlias = Literal["complex", "elementwise", "sum"]
 
@@ -62,14 +61,9 @@ class LinkEncoder(nnx.Module):
         scale = 0.1 if product == "sum" else 1.0
         self.relations = Table(scale * jax.random.normal(rngs.params(), (num_kinds, dim)))
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B"]]:
-        """The entities and relations that are asked about."""
-        return {"entities": batch.entities, "relations": batch.relations}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "B dim"]]) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """What the answers' class vectors should be like."""
-        del batch
-        entity, relation = rows["entities"], rows["relations"]
+        entity, relation = lookup(self.entities, batch.entities), lookup(self.relations, batch.relations)
         if self.product == "elementwise":
             return entity * relation
         if self.product == "sum":

@@ -5,11 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from candax.rows import Table
+from candax.rows import Table, lookup
 
 
 class SparseMLP(nnx.Module):
@@ -39,18 +38,15 @@ class SparseMLP(nnx.Module):
         self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "*slots"]]:
-        """The bag's rows that the batch needs."""
-        return {"bag": batch.feature_ids}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "*slots dim"]]) -> Float[Array, "B dim"]:
-        """Embeddings from the gathered rows of the bag."""
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
+        """Embeddings, from the rows of the bag that the batch looks up."""
+        rows = lookup(self.bag, batch.feature_ids)
         values = jnp.asarray(batch.feature_values)
         if values.ndim == 1:
-            return jax.nn.relu(self._flat_sum(values, batch, rows["bag"]) + self.bias[...])
+            return jax.nn.relu(self._flat_sum(values, batch, rows) + self.bias[...])
         length = jnp.sqrt(jnp.sum(values * values, axis=1, keepdims=True))
         values = values / jnp.where(length > 0, length, 1)
-        return jax.nn.relu(jnp.einsum("bf,bfd->bd", values, rows["bag"]) + self.bias[...])
+        return jax.nn.relu(jnp.einsum("bf,bfd->bd", values, rows) + self.bias[...])
 
     def _flat_sum(self, values: Float[Array, "N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
         examples, number = jnp.asarray(batch.feature_examples), batch.labels.shape[0]

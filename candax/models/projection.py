@@ -6,9 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.base import Classes
 from candax.losses.full import full_softmax
@@ -62,13 +61,9 @@ class RandomProjection(nnx.Module):
         for name, table in tables.items():
             setattr(self, name, table)
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "..."]]:
-        """The encoder's."""
-        return self.encoder.lookups(batch)
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "..."]]) -> Float[Array, "B m"]:
+    def __call__(self, batch: Any) -> Float[Array, "B m"]:
         """The encoder's embeddings, projected."""
-        return self.project(self.encoder.encode(batch, rows))
+        return self.project(self.encoder(batch))
 
     def project(self, embeddings: Float[Array, "B dim"]) -> Float[Array, "B m"]:
         """``R^T e`` for every row."""
@@ -127,7 +122,7 @@ def recover(
         >>> slim = cx.models.Classifier(encoder, cx.models.Head(20, 4, rngs=nnx.Rngs(2)))
         >>> full = cx.models.recover(slim)
         >>> batch = cx.data.Batch(np.zeros((4, 3), np.int32), np.ones((4, 3), np.float32), np.zeros((4, 1), np.int32))
-        >>> logits = [model.embed(batch) @ model.head.vectors[...].T for model in (slim, full)]
+        >>> logits = [model(batch) @ model.head.vectors[...].T for model in (slim, full)]
         >>> full.head.vectors.shape, bool(jnp.allclose(*logits, atol=1e-6))
         ((20, 8), True)
 
@@ -156,7 +151,7 @@ def recover(
     @partial(jax.jit, donate_argnums=(1, 2))
     def add(values: Any, total: Array, number: Array, batch: Any) -> tuple[Array, Array]:
         slim = nnx.merge(graph, values)
-        embeddings = Classifier(slim.encoder.encoder, slim.head).embed(batch)
+        embeddings = Classifier(slim.encoder.encoder, slim.head)(batch)
         projected = slim.encoder.project(embeddings)
         classes, labels = slim.head.classes(), jnp.asarray(batch.labels)
         # Embeddings beside the projected ones do not change the logits if their class vectors are zero, and the

@@ -15,8 +15,9 @@ from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.losses.full import scores_all_classes
 from candax.models.computed import takes_where
-from candax.models.heads import score
+from candax.models.heads import score_beside
 from candax.models.predictions import Predictions, check_reduction, predictions
+from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.lookups import TableView, lookup
 from candax.rows.placement import Placement
@@ -128,8 +129,9 @@ def draw_and_score(
     block_size: int | None = None,
     vectors: VectorsOf | None = None,
     placement: Placement | None = None,
+    runs: Int[Array, "R L"] | None = None,
 ) -> tuple[Float[Array, "B"], Draw]:
-    """The losses of all predictions, and what was drawn for them."""
+    """The losses of all predictions, and what was drawn for them; ``runs``: see ``Head.loss``."""
     labels = flat.labels
     key_sample, key_update = jax.random.split(key)
     query = Query(
@@ -139,7 +141,8 @@ def draw_and_score(
     groups, num_sampled = candidates.ids.shape
     true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
     true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
-    ids = jnp.concatenate([labels.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
+    true = labels if runs is None else runs
+    ids = jnp.concatenate([true.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
     rows, biases = class_rows(classes, ids, vectors)
     rows = as_scored(rows, classes.normalized)
     if rows.shape[-1] != flat.embeddings.shape[-1]:
@@ -147,28 +150,39 @@ def draw_and_score(
             f"expected embeddings and class vectors of one width, got {flat.embeddings.shape[-1]} and {rows.shape[-1]}."
         )
     embeddings = as_scored(flat.embeddings, classes.normalized)
-    number = labels.size
+    number = true.size
 
     def parts(of: Array) -> tuple[Array, Array]:
         of_true, of_sampled = of[:number], of[number:]
-        return of_true.reshape(*labels.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
+        return of_true.reshape(*true.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
 
+    true_rows: Array | None
     true_rows, sampled_rows = parts(rows)
     true_biases, sampled_biases = (None, None) if biases is None else parts(biases)
     if placement is not None:
         # Each device scores the candidates of its own classes: so are their slots laid out.
         sampled_rows = placement.spread(sampled_rows, 1)
 
+    if runs is not None:
+        # Their logits are known from here on: one number per label, and no vectors.
+        assert true_rows is not None
+        true_biases = score_runs(embeddings, true_rows, true_biases, labels.shape[1] // 2)
+        true_rows = None
+
     def of_some(per_prediction: Any, per_group: Any) -> tuple[Array, Array, Array]:
         some_embeddings, some_labels, count, of_true, of_true_biases = per_prediction
         some_candidates, of_sampled, of_sampled_biases = per_group
-        logits = score(
+        if of_true is None:
+            true_logits = of_true_biases
+        else:
+            true_logits = jnp.einsum("bd,btd->bt", some_embeddings, of_true, preferred_element_type=jnp.float32)
+            true_logits = true_logits if of_true_biases is None else true_logits + of_true_biases
+        logits = score_beside(
+            true_logits,
             some_embeddings,
             some_labels,
             some_candidates,
             count,
-            of_true,
-            of_true_biases,
             of_sampled,
             of_sampled_biases,
             num_classes=num_classes,

@@ -4,12 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.models.heads import Head
-from candax.rows import Table
+from candax.rows import Table, lookup
 
 
 class HistoryTower(nnx.Module):
@@ -54,13 +53,11 @@ class HistoryTower(nnx.Module):
         self.hidden = nnx.Linear(dim, hidden_dim, rngs=rngs)
         self.output = nnx.Linear(hidden_dim, dim, rngs=rngs)
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "B F"]]:
-        """The items of the histories."""
-        return {"items": batch.feature_ids}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "B F dim"]]) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """Embeddings of the users."""
         values = jnp.asarray(batch.feature_values)
         total = jnp.sum(jnp.abs(values), axis=1, keepdims=True)
-        pooled = jnp.einsum("bf,bfd->bd", values / jnp.where(total > 0, total, 1), rows["items"])
+        pooled = jnp.einsum(
+            "bf,bfd->bd", values / jnp.where(total > 0, total, 1), lookup(self.items, batch.feature_ids)
+        )
         return pooled @ self.linear[...] + self.output(jax.nn.relu(self.hidden(pooled)))

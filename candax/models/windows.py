@@ -100,3 +100,13 @@ def window_sums(
     band = wide.reshape(runs, number, block * (reach + 1))[:, :, : block * reach].reshape(runs, number, block, reach)
     sums = jnp.einsum("rnbw,rnwd->rnbd", band, _reach(vectors, window, block))
     return sums.reshape(runs, number * block, -1)[:, :length]
+
+
+def score_runs(
+    embeddings: Float[Array, "B dim"], vectors: Float[Array, "R L dim"], biases: Float[Array, "R L"] | None, window: int
+) -> Float[Array, "B T"]:
+    """Logits of the neighbours of every place, with their biases."""
+    true = window_logits(embeddings.reshape(vectors.shape), vectors, window)
+    if biases is not None:
+        true += window_logits(jnp.ones((*biases.shape, 1)), biases[..., None], window)
+    return true.reshape(-1, 2 * window)

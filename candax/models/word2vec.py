@@ -4,12 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from candax.models.windows import window_sums
-from candax.rows import Table
+from candax.rows import Table, lookup
 
 
 def _words(num_words: int, dim: int, rngs: nnx.Rngs) -> Table:
@@ -36,7 +35,7 @@ class SkipGram(nnx.Module):
         >>> import candax as cx
         >>> encoder = cx.models.SkipGram(100, 8, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(encoder, cx.models.Head(100, 8, use_biases=False, rngs=nnx.Rngs(1)))
-        >>> model.embed(SimpleNamespace(words=jnp.array([[5, 3, -1]]))).shape
+        >>> model(SimpleNamespace(words=jnp.array([[5, 3, -1]]))).shape
         (3, 8)
 
     Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013), section
@@ -46,14 +45,10 @@ class SkipGram(nnx.Module):
     def __init__(self, num_words: int, dim: int, *, rngs: nnx.Rngs) -> None:
         self.words = _words(num_words, dim, rngs)
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "R L"]]:
-        """The words of the runs."""
-        return {"words": batch.words}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "R L dim"]]) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """One embedding a place."""
-        del batch
-        return rows["words"].reshape(-1, rows["words"].shape[2])
+        rows = lookup(self.words, batch.words)
+        return rows.reshape(-1, rows.shape[2])
 
 
 class CBOW(nnx.Module):
@@ -75,7 +70,7 @@ class CBOW(nnx.Module):
         >>> encoder = cx.models.CBOW(100, 8, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(encoder, cx.models.Head(100, 8, use_biases=False, rngs=nnx.Rngs(1)))
         >>> batch = SimpleNamespace(words=jnp.array([[5, 3, -1]]), neighbours=jnp.ones((1, 3, 2), bool))
-        >>> model.embed(batch).shape
+        >>> model(batch).shape
         (3, 8)
 
     Source: Mikolov et al., Efficient Estimation of Word Representations in Vector Space (2013), section 3.1.
@@ -84,13 +79,9 @@ class CBOW(nnx.Module):
     def __init__(self, num_words: int, dim: int, *, rngs: nnx.Rngs) -> None:
         self.words = _words(num_words, dim, rngs)
 
-    def lookups(self, batch: Any) -> dict[str, Int[Array | np.ndarray, "R L"]]:
-        """The words of the runs."""
-        return {"words": batch.words}
-
-    def encode(self, batch: Any, rows: dict[str, Float[Array, "R L dim"]]) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """One embedding a place; 0 where no word stands around it."""
-        vectors = rows["words"]
+        vectors = lookup(self.words, batch.words)
         inside = jnp.asarray(batch.neighbours).astype(vectors.dtype)
         weights = inside / jnp.maximum(jnp.sum(inside, axis=-1, keepdims=True), 1)
         return window_sums(weights, vectors, inside.shape[-1] // 2).reshape(-1, vectors.shape[2])

@@ -38,7 +38,9 @@ class Placement(NamedTuple):
         padding = self.padded(array.shape[0]) - array.shape[0]
         if padding:
             array = jnp.pad(array, ((0, padding), *[(0, 0)] * (array.ndim - 1)))
-        if self.mesh is None or isinstance(array, jax.core.Tracer):
+        if isinstance(array, jax.core.Tracer):
+            return self.spread(array, 0)
+        if self.mesh is None:
             return array
         return jax.device_put(array, self.over())
 
@@ -82,6 +84,12 @@ def placement(mesh: Mesh | None, axis: str, num_shards: int | None, num_classes:
 def table_of(values: Array, where: Placement | None) -> Table:
     """A table of these rows, placed."""
     return Table(values) if where is None else Table(where.place(values), placement=where)
+
+
+def place_table(table: Table, where: Placement) -> None:
+    """Pads and places a table that was made without a placement, in place."""
+    table.set_value(where.place(table[...]))
+    table.set_metadata("placement", where)
 
 
 def placement_of(table: Any) -> Placement | None:

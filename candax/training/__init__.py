@@ -1,15 +1,17 @@
-"""Training: one step, on one device or class-parallel on many, one loop, checkpoints, evaluation."""
+"""Training: one step, on one device or many, one loop, checkpoints, evaluation."""
 
 from candax.training.checkpoints import Checkpoints
-from candax.training.class_parallel import build_class_parallel
 from candax.training.evaluate_dataset import evaluate_dataset
 from candax.training.evaluation import evaluate
+from candax.training.feed import BatchSource
 from candax.training.links import evaluate_links
-from candax.training.loop import BatchSource, Fitted, check_batch, fit
-from candax.training.processes import connect
+from candax.training.loop import Fitted, fit
+from candax.training.processes import class_mesh, connect
+from candax.training.program import Program, TrainState, build, fit_program
 from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
-from candax.training.shards import class_mesh
-from candax.training.step import Program, TrainState, build
+from candax.training.saved import Loaded, export, load
+from candax.training.stopping import Interrupted
+from candax.training.validation import Validation, mean_over
 from candax.training.verification import Verification, cosines, rank_1, verification
 from candax.training.word2vec import Trained, train_word2vec, word2vec_batches, word2vec_loss, word2vec_program
 from candax.training.word_scores import Analogies, Similarity, word_analogies, word_similarity
@@ -19,14 +21,15 @@ __all__ = [
     "BatchSource",
     "Checkpoints",
     "Fitted",
+    "Interrupted",
+    "Loaded",
     "Program",
     "Similarity",
     "TrainState",
     "Trained",
+    "Validation",
     "Verification",
     "build",
-    "build_class_parallel",
-    "check_batch",
     "class_mesh",
     "connect",
     "cosines",
@@ -35,8 +38,12 @@ __all__ = [
     "evaluate_links",
     "evaluate_retrieval",
     "exact_search",
+    "export",
     "fit",
+    "fit_program",
     "index_search",
+    "load",
+    "mean_over",
     "rank_1",
     "train_word2vec",
     "verification",

@@ -2,38 +2,68 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from flax import nnx
+from jaxtyping import PyTree
 
-from candax.training.step import TrainState
+from candax.models.head import Head
+from candax.rows.modules import name_of
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
+# Of what is written below; a checkpoint of a newer one is refused.
+VERSION = 1
+_MODEL, _OPTIMIZER = "model", "optimizer"
+
+
+class About(NamedTuple):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        step: of training.
+        position: of the batches, see ``candax.training.feed``.
+        validation: the best value so far and how many measurements ago it was, see ``Validation``.
+        heads: of the model, by path: where their arrays are among those of the checkpoint.
+    """
+
+    step: int
+    position: dict[str, Any]
+    validation: dict[str, Any]
+    heads: dict[str, Any]
+
 
 class Checkpoints:
-    """The checkpoints of one run, in ``folder/checkpoints``; a context manager.
+    """The checkpoints of one run, in ``folder/name``; a context manager.
 
     Args:
         folder: of the run; created where missing.
-        identity: what must be the same for a run to go on: JSON values by name (seed, batch size, data set ...).
+        identity: what must be the same for a run to go on: JSON values by name (seed, batch size, data set ...). None:
+            any run is taken.
         keep: how many checkpoints are kept, the newest.
+        name: of the folder within.
 
     Raises:
-        ValueError: if ``folder`` holds a run of another identity.
+        ValueError: if ``keep`` is not positive.
     """
 
-    def __init__(self, folder: str | Path, *, identity: dict[str, Any], keep: int = 3) -> None:
+    def __init__(
+        self, folder: str | Path, *, identity: dict[str, Any] | None, keep: int = 3, name: str = "checkpoints"
+    ) -> None:
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
-        self._identity = json.loads(json.dumps(identity))
+        self._identity = None if identity is None else json.loads(json.dumps(identity))
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
-        self._manager = ocp.CheckpointManager(self.folder / "checkpoints", options=options)
+        self._manager = ocp.CheckpointManager(self.folder / name, options=options)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -48,24 +78,105 @@ class Checkpoints:
         """Step of the newest complete checkpoint, None where there is none."""
         return self._manager.latest_step()
 
-    def save(self, state: TrainState, position: dict[str, int]) -> None:
+    def save(
+        self,
+        step: int,
+        model: nnx.Module,
+        optimizer: Any,
+        position: dict[str, Any],
+        validation: dict[str, Any] | None = None,
+    ) -> None:
         """Writes a checkpoint; it appears under its name only once it is complete."""
-        about = {"identity": self._identity, "position": position}
-        args = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
-        self._manager.save(int(state.step), args=args, force=True)
+        arrays, _ = _named(model, optimizer)
+        about = {
+            "version": VERSION,
+            "identity": self._identity,
+            "position": position,
+            "validation": validation or {},
+            "heads": _heads(model),
+            "arrays": _shapes(arrays),
+        }
+        if step in self._manager.all_steps():
+            self._manager.delete(step)
+        args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
+        self._manager.save(step, args=args, force=True)
 
-    def restore(self, like: TrainState) -> TrainState:
-        """The newest checkpoint, with the structure, shapes, dtypes and sharding of ``like``."""
+    def about(self) -> About:
+        """Of the newest checkpoint.
+
+        Raises:
+            ValueError: where there is none, or one that this version of candax cannot read or that is of another run.
+        """
+        step, about = self._about()
+        return About(step, about["position"], about["validation"], about["heads"])
+
+    def restore(self, model: nnx.Module, optimizer: Any) -> About:
+        """Writes the newest checkpoint into a model and its optimizer (None: that is left), where their arrays lie.
+
+        Raises:
+            ValueError: where there is no checkpoint, or one that is damaged, of another model or of another run.
+        """
+        step, about = self._about()
+        arrays, put = _named(model, optimizer)
+        wanted = _shapes(arrays)
+        found = about["arrays"]
+        if optimizer is None:
+            found = {name: shape for name, shape in found.items() if name.startswith(f"{_MODEL}/")}
+        self._check_arrays(found, wanted)
+        put(self._read(step, about, jax.tree.map(ocp.utils.to_shape_dtype_struct, arrays)))
+        return About(step, about["position"], about["validation"], about["heads"])
+
+    def read(self, names: Sequence[str | None]) -> dict[str, np.ndarray]:
+        """Some arrays of the newest checkpoint by name, without a model."""
+        step, about = self._about()
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        abstract = {}
+        for name in names:
+            if name is not None:
+                shape, dtype = about["arrays"][name]
+                abstract[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=here)
+        return {name: np.asarray(array) for name, array in self._read(step, about, abstract).items()}
+
+    def _read(self, step: int, about: dict[str, Any], abstract: dict[str, Any]) -> dict[str, jax.Array]:
+        # Those that are not asked for are not read.
+        args = ocp.args.PyTreeRestore(
+            abstract,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+            partial_restore=len(abstract) < len(about["arrays"]),
+        )
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+        except Exception as error:
+            raise ValueError(self._damaged(step, error)) from error
+
+    def _about(self) -> tuple[int, dict[str, Any]]:
         step = self.latest_step
         if step is None:
-            raise ValueError(f"expected a checkpoint in {self.folder / 'checkpoints'}, found none. Train first.")
-        about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+            raise ValueError(f"expected a checkpoint in {self._manager.directory}, found none. Train first.")
+        try:
+            about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        except Exception as error:
+            raise ValueError(self._damaged(step, error)) from error
+        version = about.get("version", 0) if isinstance(about, dict) else 0
+        if version != VERSION:
+            advice = "a newer candax: update candax" if version > VERSION else "an older candax: train anew"
+            raise ValueError(
+                f"expected checkpoints of version {VERSION} in {self._manager.directory}, got one of version "
+                f"{version}, written by {advice}."
+            )
         self._check_identity(about["identity"])
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        restored = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
-        return restored["state"]
+        return step, about
 
-    def _check_identity(self, found: dict[str, Any]) -> None:
+    def _damaged(self, step: int, error: Exception) -> str:
+        reason = str(error).strip().split("\n")[0][:300]
+        return (
+            f"the checkpoint {self._manager.directory / str(step)} cannot be read ({type(error).__name__}: {reason}). "
+            "Delete this folder to go on from the checkpoint before it."
+        )
+
+    def _check_identity(self, found: dict[str, Any] | None) -> None:
+        if self._identity is None or found is None:
+            return
         names = sorted(set(found) | set(self._identity))
         different = [n for n in names if found.get(n) != self._identity.get(n)]
         if different:
@@ -74,3 +185,77 @@ class Checkpoints:
                 f"{self.folder} holds a run with other settings: {listing}. "
                 "Continue it with its own settings or choose another folder."
             )
+
+    def _check_arrays(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        names = sorted(set(found) | set(wanted))
+        different = [name for name in names if found.get(name) != wanted.get(name)]
+        if different:
+            shown = [
+                f"{name} was {_describe(found.get(name))} and is {_describe(wanted.get(name))}" for name in different
+            ]
+            raise ValueError(
+                f"{self.folder} holds a run of another model or optimizer: {', '.join(shown[:4])}"
+                f"{f', and {len(shown) - 4} more' if len(shown) > 4 else ''}. Make the model as it was, with the same "
+                "number of classes, or choose another folder."
+            )
+
+
+def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any]:
+    """All arrays by name (keys as their numbers), and a function that writes such arrays into both."""
+    nodes = {_MODEL: model} if optimizer is None else {_MODEL: model, _OPTIMIZER: optimizer}
+    state = nnx.state(nodes)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+    names = [_name(path) for path, _ in leaves]
+    assert len(set(names)) == len(names)
+
+    def put(arrays: dict[str, jax.Array]) -> None:
+        new = [_key_like(leaf, arrays[name]) for name, (_, leaf) in zip(names, leaves, strict=True)]
+        nnx.update(nodes, jax.tree.unflatten(structure, new))
+
+    return {name: _plain(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}, put
+
+
+def _name(path: Any) -> str:
+    attribute = jax.tree_util.GetAttrKey("value")  # of each variable
+    return jax.tree_util.keystr(tuple(key for key in path if key != attribute), simple=True, separator="/")
+
+
+def _plain(leaf: Any) -> jax.Array:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(leaf)
+    return leaf
+
+
+def _key_like(leaf: Any, array: jax.Array) -> PyTree:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
+    return array
+
+
+def _shapes(arrays: dict[str, jax.Array]) -> dict[str, Any]:
+    return {name: [list(array.shape), str(array.dtype)] for name, array in arrays.items()}
+
+
+def _describe(shape: Any) -> str:
+    return "nothing" if shape is None else f"{shape[1]}{shape[0]}"
+
+
+def _heads(model: nnx.Module) -> dict[str, Any]:
+    """For each head its sizes and the names of its arrays in a checkpoint."""
+    names = {id(variable): f"{_MODEL}/{'/'.join(map(str, path))}" for path, variable in _variables(model)}
+    return {
+        name_of(path) or "head": {
+            "num_classes": head.num_classes,
+            "normalized": head.normalized,
+            "vectors": names.get(id(head.vectors)),
+            "biases": None if head.biases is None else names[id(head.biases)],
+        }
+        for path, head in nnx.iter_graph(model)
+        if isinstance(head, Head)
+    }
+
+
+def _variables(model: nnx.Module) -> list[tuple[tuple[Any, ...], nnx.Variable]]:
+    """Variables by the paths under which ``nnx.state`` has them."""
+    found = dict(nnx.iter_graph(model))
+    return [(path, found[path]) for path, _ in nnx.to_flat_state(nnx.state(model))]

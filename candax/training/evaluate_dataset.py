@@ -5,7 +5,7 @@ from jaxtyping import Int
 
 from candax.data import Batches, Dataset, Examples, evaluation_batches
 from candax.training.evaluation import evaluate
-from candax.training.step import Program, TrainState
+from candax.training.program import Program, TrainState
 
 
 def evaluate_dataset(

@@ -1,7 +1,6 @@
 """Exact evaluation over all classes: log-likelihood and ranking metrics of a whole test set."""
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +12,8 @@ from scipy.sparse import csr_array
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
 from candax.cosines import as_scored
+from candax.models.sharded_scores import evaluate_sharded, mesh_of
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
-from candax.training.sharded_evaluation import evaluate_sharded, mesh_of, pair_logits_sharded
 
 _SMALLEST_BUCKET = 256
 
@@ -70,7 +69,7 @@ def evaluate(
         >>> metrics["p_at_1"], round(metrics["log_likelihood"], 4)  # 1 - log(e + 7)
         (1.0, -1.274)
     """
-    num_valid, mesh = int(classes.num_valid), mesh_of(classes)
+    num_valid, over = int(classes.num_valid), mesh_of(classes)
     if labels_csr.shape[1] > num_valid:
         raise ValueError(
             f"expected labels below {num_valid}, the number of valid classes, got labels_csr with "
@@ -86,10 +85,12 @@ def evaluate(
         embeddings = embed_fn(inputs)
         if embeddings.shape[0] < len(rows):
             raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
-        if mesh is None:
+        if over is None:
             scores, ids, log_normalizer = _evaluate_batch(embeddings, classes, k, block_size=block_size)
         else:
-            scores, ids, log_normalizer = evaluate_sharded(embeddings, classes, mesh=mesh, k=k, block_size=block_size)
+            scores, ids, log_normalizer = evaluate_sharded(
+                embeddings, classes, mesh=over[0], axis=over[1], k=k, block_size=block_size
+            )
         truth = labels_csr[rows]
         true_logits = _true_logits(embeddings, classes, truth)
         n = len(rows)
@@ -122,9 +123,7 @@ def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float
     pairs = np.zeros((2, size), np.int32)
     pairs[0, : truth.nnz] = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
     pairs[1, : truth.nnz] = truth.indices
-    mesh = mesh_of(classes)
-    logits = _pair_logits if mesh is None else partial(pair_logits_sharded, mesh=mesh)
-    return np.asarray(logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
+    return np.asarray(_pair_logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
 
 
 def _mean_per_row(values: Float[np.ndarray, "nnz"], truth: csr_array) -> Float[np.ndarray, "n"]:

@@ -2,233 +2,396 @@
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from flax import nnx
+from jaxtyping import Array
 
 from candax.data import prefetch
+from candax.training import agreement
+from candax.training.checking import check, check_ids
 from candax.training.checkpoints import Checkpoints
+from candax.training.clock import Bar, Clock
+from candax.training.feed import BatchSource, Fed, Feed, ready, size_of
 from candax.training.metrics_log import MetricsLog
-from candax.training.step import Program, TrainState
+from candax.training.optimizer import Optimizer
+from candax.training.stopping import Interrupted, Signals
+from candax.training.trainer import WEIGHT, LossFunction, Trainer, head_of, loss_of_labels, parts_of
+from candax.training.validation import Validation
 
+Callback = Callable[[int, dict[str, float]], Any]
 
-@runtime_checkable
-class BatchSource(Protocol):
-    """Batches as a pure function of (seed, epoch, index), such as ``candax.data.Batches``."""
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """How many batches an epoch has."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What the sequence of batches depends on, as JSON values."""
-        ...
-
-    def __getitem__(self, position: tuple[int, int]) -> Any:
-        """The batch at (epoch, index); it has ``labels`` int32[B, T] and whatever the encoder reads."""
-        ...
+# Losses are looked at so many steps later, so that the device never waits for the host.
+_LATER = 8
 
 
 class Fitted(NamedTuple):
-    """The state after training and the records that were logged on the way, oldest first."""
+    """What training came to.
 
-    state: TrainState
+    Attributes:
+        model: that was trained, as it is after the last step.
+        optimizer: its optimizer.
+        step: the number of steps done since the start of the run.
+        records: that were logged on the way, oldest first.
+        best: step and value of the best validation, with ``Validation(best=)``.
+        stopped: why training ended before ``num_steps``: "callback" or "patience"; None if it did not.
+    """
+
+    model: nnx.Module
+    optimizer: Optimizer
+    step: int
     records: list[dict[str, Any]]
+    best: dict[str, Any] | None
+    stopped: str | None
 
 
 def fit(
-    program: Program,
-    state: TrainState,
-    batches: BatchSource,
+    model: nnx.Module,
+    optimizer: Optimizer,
+    batches: Iterable[Any] | BatchSource,
     *,
-    num_steps: int,
+    num_steps: int | None = None,
+    num_epochs: int | None = None,
+    loss_fn: LossFunction | None = None,
+    accumulate: int = 1,
+    validation: Validation | None = None,
+    callback: Callback | None = None,
     folder: str | Path | None = None,
     identity: dict[str, Any] | None = None,
     checkpoint_every: int | None = None,
     keep: int = 3,
     log_every: int = 50,
-    evaluate: Callable[[TrainState], dict[str, Any]] | None = None,
-    evaluate_at: Callable[[int], bool] = lambda step: False,
+    skip: bool = False,
     on_start: Callable[[], None] | None = None,
     description: str = "training",
     progress: bool = True,
     unit: tuple[str, float] = ("examples", 1.0),
 ) -> Fitted:
-    """Trains until step ``num_steps`` and returns the state and the log.
+    """Trains a model of your own that has a ``cx.Head``; ``cx.value_and_grad`` and ``cx.Optimizer`` in a loop.
 
     With a ``folder``, metrics go to ``metrics.jsonl`` and checkpoints to ``checkpoints/``; where the folder already
-    holds a checkpoint, training goes on from it instead of from ``state``, to bit for bit the result of an unbroken
-    run. Records hold ``step``, ``seconds`` (training alone: compilation, evaluation and checkpoints excluded), ``loss``
-    (mean since the last record), ``examples_per_s``; those of ``evaluate`` hold its numbers and ``seconds``.
+    holds a checkpoint, training goes on from it, to bit for bit the result of an unbroken run. Records hold ``step``,
+    ``seconds`` (training alone: compilation, validation and checkpoints excluded), ``loss`` and what ``loss_fn``
+    returned beside it (means since the last record) and ``examples_per_s``; those of the validation its numbers.
+
+    The first Ctrl-C or SIGTERM lets the step end, writes a checkpoint and raises ``cx.training.Interrupted``, a
+    ``KeyboardInterrupt`` whose message says how to go on. Schedules of rates are optax's, in the optimizer.
 
     Args:
-        program: from ``build``.
-        state: from ``Program.init``; donated.
-        batches: see ``BatchSource``.
+        model: called with a batch (or with the inputs of a pair), it gives embeddings ``[..., dim]``. Trained in place.
+        optimizer: of this model.
+        batches: any iterable of dicts, tuples, named tuples or dataclasses of arrays, such as a list, a grain or a
+            torch loader or a generator, iterated anew for each epoch; or a ``BatchSource``. They are made and brought
+            to the device in a thread, two steps ahead. Under several processes each gives its part of the batch.
         num_steps: the step to stop at, counted from the start of the run.
+        num_epochs: the epoch to stop after. With neither, one epoch.
+        loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of
+            the weights of its predictions, by which micro-batches and records are averaged. Default: the loss of the
+            model's head for the batch's ``labels`` (and ``where``, ``weights``); a pair is inputs and labels.
+        accumulate: into how many micro-batches a batch is cut, one computed after the other, for its memory.
+        validation: what to measure on the way, and when to stop.
+        callback: ``callback(step, metrics)``, called with each record; training stops where it returns True.
         folder: of the run, or None to write nothing.
-        identity: settings that a resumed run must share, besides those of the batches.
+        identity: settings that a resumed run must share, besides those of the batches: JSON values.
         checkpoint_every: steps between checkpoints; None: at the end only.
         keep: how many checkpoints are kept.
         log_every: steps between records of the loss.
-        evaluate: called with the state where ``evaluate_at(step)`` says so, ``step`` being the number of steps done.
-        evaluate_at: see ``evaluate``.
+        skip: go on from a checkpoint also where the batches have no position: they are taken from the start, and those
+            of the steps done are thrown away.
         on_start: called once a folder has been accepted, before the first step.
         description: text before the progress bar.
         progress: whether to show the bar.
-        unit: what the bar counts a second, and how many of it an example stands for.
+        unit: what the bar counts per second, and how many of it an example stands for.
 
     Returns:
-        ``Fitted(state, records)``.
+        ``Fitted``.
 
     Raises:
-        ValueError: for a batch with ids out of range, or a folder that holds a run with other settings.
-        FloatingPointError: when the loss is no longer finite.
+        ValueError: for labels or ids out of range, batches of another kind or without a position to go on from, a
+            folder that holds another run.
+        FloatingPointError: when a loss is not finite; the step that made it has written nothing.
+        Interrupted: when the run was asked to stop.
+
+    Example:
+        >>> import jax.numpy as jnp, optax, candax as cx
+        >>> from flax import nnx
+        >>> class Model(nnx.Module):
+        ...     def __init__(self):
+        ...         self.words = cx.Embed(100, 8, rngs=nnx.Rngs(0))
+        ...         self.head = cx.Head(100, table=self.words, sampler=cx.samplers.uniform(16), rngs=nnx.Rngs(1))
+        ...     def __call__(self, words):
+        ...         return self.words(words)
+        >>> model = Model()
+        >>> batches = [(np.arange(8), np.arange(1, 9))] * 3
+        >>> cx.training.fit(model, cx.Optimizer(model, optax.adam(1e-2)), batches, num_epochs=2, progress=False).step
+        6
     """
-    if num_steps < 0 or log_every < 1 or (checkpoint_every is not None and checkpoint_every < 1):
-        raise ValueError(
-            f"expected num_steps >= 0, log_every >= 1 and checkpoint_every >= 1, got {num_steps}, {log_every}, "
-            f"{checkpoint_every}."
-        )
+    _check_options(model, optimizer, num_steps, num_epochs, log_every, checkpoint_every, accumulate)
+    if num_steps is None and num_epochs is None:
+        num_epochs = 1
+    feed = Feed(batches, num_epochs)
+    run = _Run(model, optimizer, loss_fn, accumulate, validation, callback)
     with contextlib.ExitStack() as stack:
-        checkpoints = None
+        position = None
         if folder is not None:
-            full_identity = {**batches.identity, **(identity or {})}
-            checkpoints = stack.enter_context(Checkpoints(folder, identity=full_identity, keep=keep))
-            if checkpoints.latest_step is not None:
-                state = checkpoints.restore(state)
-        start = int(state.step)
-        log = MetricsLog(None if folder is None else Path(folder) / "metrics.jsonl", resumed_step=start)
-        bar = stack.enter_context(_Bar(description, start, num_steps, progress, unit))
-        feed = stack.enter_context(contextlib.closing(prefetch(_checked(program, batches, start, num_steps))))
+            full_identity = {**feed.identity, **(identity or {})}
+            run.open(stack, Path(folder), full_identity, keep)
+            position = run.restore()
+        start = run.done
+        run.log = MetricsLog(None if folder is None else Path(folder) / "metrics.jsonl", resumed_step=start)
+        run.clock = Clock(run.log.records[-1]["seconds"] if run.log.records else 0.0)
+        run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
+        if (num_steps is not None and start >= num_steps) or _is_over(position, num_epochs):
+            return run.result()
+        placed = prefetch(ready(feed.start(start, position, skip), run.trainer.place))
+        source = stack.enter_context(contextlib.closing(placed))
+        signals = stack.enter_context(Signals())
         if on_start is not None:
             on_start()
-        clock = _Clock(log.records[-1]["seconds"] if log.records else 0.0)
-        losses: list[jax.Array] = []
-        for step, batch in enumerate(feed, start):
-            if program.schedule(step):
-                state = program.refresh(state)
-            state, loss = program.step(state, batch)
-            losses.append(loss)
-            done = step + 1
-            if done == start + 1:
-                jax.block_until_ready(loss)  # the first step compiles: no part of the training time
-                clock.start()
-            checkpoint_due = done == num_steps or (checkpoint_every is not None and done % checkpoint_every == 0)
+        stack.callback(run.trainer.synchronise)
+        while num_steps is None or run.done < num_steps:
+            item = next(source, None)
+            if not agreement.all_have(item, run.done):
+                break
+            assert item is not None
+            fed, batch = item
+            run.step(fed, batch)
+            asked = agreement.any_asks(signals.asked)
+            ends = run.done == num_steps or asked is not None
+            checkpoint_due = ends or (checkpoint_every is not None and run.done % checkpoint_every == 0)
             # Records at checkpoints too, so that the means of a resumed run cover the same steps.
-            if done % log_every == 0 or checkpoint_due:
-                mean = float(np.mean(jax.device_get(losses), dtype=np.float64))
-                seconds, rate = clock.record(len(losses) * batch.labels.shape[0])
-                if not math.isfinite(mean):
-                    raise FloatingPointError(
-                        f"the loss is {mean} at step {done}. Lower the learning rate, clip gradients (clip_norm), or "
-                        "choose a more stable loss or more samples."
-                    )
-                log.write({"step": done, "seconds": seconds, "loss": mean, "examples_per_s": rate})
-                bar.show(done, mean, rate)
-                losses = []
-            if evaluate is not None and evaluate_at(done):
-                with clock.paused(state):
-                    log.write({"step": done, "seconds": clock.seconds, **evaluate(state)})
-            if checkpoints is not None and checkpoint_due:
-                with clock.paused(state):
-                    epoch, index = divmod(done, batches.batches_per_epoch)
-                    checkpoints.save(state, {"epoch": epoch, "index": index})
-    return Fitted(state, log.records)
-
-
-def _checked(program: Program, batches: BatchSource, start: int, stop: int) -> Iterator[Any]:
-    """The batches from one step to another, each checked: JAX clamps ids that are out of range without a word."""
-    for step in range(start, stop):
-        position = divmod(step, batches.batches_per_epoch)
-        batch = batches[position]
-        check_batch(program, batch, f"batch {position[1]} of epoch {position[0]}")
-        yield batch
-
-
-def check_batch(program: Program, batch: Any, what: str = "the batch") -> None:
-    """Raises ValueError where labels or looked-up ids are out of range, or a label stands twice in one example."""
-    labels = np.asarray(batch.labels)
-    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"{what}: expected integer labels [B, T], got {labels.dtype}{list(labels.shape)}.")
-    checks = {"labels": (labels, program.num_classes), **program.lookups(batch)}
-    for name, (ids, number) in checks.items():
-        low, high = (int(np.min(ids)), int(np.max(ids))) if np.size(ids) else (0, 0)
-        if low < -1 or high >= number:
+            if run.done % log_every == 0 or checkpoint_due:
+                run.record()
+            run.validate(fed)
+            if checkpoint_due or run.stopped is not None:
+                run.save(fed)
+            if asked is not None and run.stopped is None and run.done != num_steps:
+                raise Interrupted(_how_to_go_on(asked, run.done, folder))
+            if run.stopped is not None:
+                return run.result()
+        run.finish()
+        if num_steps is not None and run.done < num_steps and num_epochs is None:
             raise ValueError(
-                f"{what}: expected ids of {name} in 0 ... {number - 1} (-1 pads), got {low if low < -1 else high}. "
-                "Check the data, or the sizes given to the model."
+                f"expected batches for {num_steps} steps, got batches for {run.done} only"
+                f"{'' if folder is None else f'; the run is saved in {folder}'}. An iterator that is used up cannot be "
+                "started again: pass a list, a loader, or an object whose __iter__ starts anew; or fewer num_steps."
             )
-    in_order = np.sort(labels, axis=1)
-    twice = (in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)
-    if twice.any():
-        example = int(np.argmax(twice.any(axis=1)))
+    return run.result()
+
+
+class _Run:
+    """What a run has done so far and where it writes."""
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: Optimizer,
+        loss_fn: LossFunction | None,
+        accumulate: int,
+        validation: Validation | None,
+        callback: Callback | None,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.loss_fn = loss_fn or loss_of_labels
+        self.validation, self.callback = validation, callback
+        self.trainer = Trainer(model, optimizer, self.loss_fn, accumulate)
+        self.checkpoints: Checkpoints | None = None
+        self.best_checkpoints: Checkpoints | None = None
+        self.done = 0
+        self.stopped: str | None = None
+        # Best value so far, its step, and the number of measurements since.
+        self.best: dict[str, Any] = {}
+        self.log: MetricsLog
+        self.clock: Clock
+        self.bar: Bar
+        self._saved = 0
+        self._last: Fed | None = None
+        self._unread: deque[tuple[Fed, Array]] = deque()
+        self._unrecorded: list[Any] = []
+        self._examples = 0
+        self._started = False
+
+    def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
+        """The folders of checkpoints."""
+        self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
+        if self.validation is not None and self.validation.best is not None:
+            best = Checkpoints(folder, identity=identity, keep=1, name="best")
+            self.best_checkpoints = stack.enter_context(best)
+
+    def restore(self) -> dict[str, Any] | None:
+        """Goes on from the newest checkpoint, if there is one; the position of the batches there."""
+        assert self.checkpoints is not None
+        if self.checkpoints.latest_step is None:
+            return None
+        about = self.checkpoints.restore(self.model, self.optimizer)
+        self.trainer.reload()
+        self.done = self._saved = about.step
+        self.best = about.validation
+        return about.position
+
+    def step(self, fed: Fed, batch: Any) -> None:
+        """One step of training."""
+        if self.loss_fn is loss_of_labels:
+            check_ids(parts_of(fed.batch)[1], head_of(self.model).num_classes, f"labels of {fed.name}")
+        self.trainer.refresh(self.done)
+        out = self.trainer.step(batch)
+        self._unread.append((fed, out[0]))
+        self._unrecorded.append(out)
+        self._examples += size_of(fed.batch) * jax.process_count()
+        self._last = fed
+        if not self._started:
+            jax.block_until_ready(out)  # the first step compiles: no part of the training time
+            self.clock.start()
+            self._started = True
+        self.done += 1
+        while len(self._unread) > _LATER:
+            self._look()
+
+    def _look(self) -> None:
+        """Looks at the oldest loss that nobody has looked at."""
+        fed, loss = self._unread.popleft()
+        value = float(loss)
+        if math.isfinite(value):
+            return
+        self.trainer.synchronise()
+        try:
+            check(self.model, fed.batch, call=self.loss_fn)
+        except ValueError as error:
+            raise ValueError(f"{fed.name}: {error}") from None
+        raise FloatingPointError(
+            f"the loss is {value} for {fed.name}, at step {self.done - len(self._unread)}. Lower the learning rate, "
+            "clip gradients (clip_norm), or choose a more stable loss or more samples."
+        )
+
+    def record(self) -> None:
+        """Logs the means since the last record."""
+        while self._unread:
+            self._look()
+        if not self._unrecorded:
+            return
+        found = jax.device_get(self._unrecorded)
+        weights = np.array([float(aux.get(WEIGHT, 1.0)) for _, aux in found])
+        share = weights / max(weights.sum(), 1e-30)
+        means = {"loss": float(np.dot(share, [float(loss) for loss, _ in found]))}
+        for name in found[0][1]:
+            if name != WEIGHT:
+                means[name] = float(np.dot(share, [float(aux[name]) for _, aux in found]))
+        seconds, rate = self.clock.record(self._examples)
+        self._write({"step": self.done, "seconds": seconds, **means, "examples_per_s": rate})
+        self.bar.show(self.done, means["loss"], rate)
+        self._unrecorded, self._examples = [], 0
+
+    def validate(self, fed: Fed) -> None:
+        """Measures the model where that is due."""
+        asked = self.validation
+        if asked is None or not asked.due(self.done, fed.last):
+            return
+        while self._unread:
+            self._look()
+        with self.clock.paused(self.trainer.arrays):
+            self.trainer.synchronise()
+            found = asked.measure(self.model)
+            self._write({"step": self.done, "seconds": self.clock.seconds, **found})
+            if asked.best is not None:
+                self._compare(asked, found, fed)
+
+    def _compare(self, asked: Validation, found: dict[str, float], fed: Fed) -> None:
+        assert asked.best is not None
+        if asked.best not in found:
+            raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
+        if asked.better(found[asked.best], self.best.get("value")):
+            self.best = {"step": self.done, "value": found[asked.best], "since": 0}
+            if self.best_checkpoints is not None:
+                self._save_in(self.best_checkpoints, fed)
+            return
+        self.best = {**self.best, "since": self.best.get("since", 0) + 1}
+        if asked.patience is not None and self.best["since"] >= asked.patience:
+            self.stopped = "patience"
+
+    def _write(self, record: dict[str, Any]) -> None:
+        """Logs a record; where the callback raises, the run is saved first."""
+        self.log.write(record)
+        if self.callback is None:
+            return
+        self.trainer.synchronise()
+        try:
+            stop = self.callback(self.done, {name: float(value) for name, value in record.items()})
+        except BaseException:
+            assert self._last is not None
+            self.save(self._last)
+            raise
+        # It may have changed the model.
+        self.trainer.reload()
+        if stop is True:
+            self.stopped = "callback"
+        elif stop not in (None, False):
+            raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
+
+    def save(self, fed: Fed) -> None:
+        """Writes a checkpoint, once per step."""
+        if self.checkpoints is None or self._saved == self.done:
+            return
+        with self.clock.paused(self.trainer.arrays):
+            self._save_in(self.checkpoints, fed)
+        self._saved = self.done
+
+    def _save_in(self, checkpoints: Checkpoints, fed: Fed) -> None:
+        self.trainer.synchronise()
+        checkpoints.save(self.done, self.model, self.optimizer, fed.position, self.best)
+
+    def finish(self) -> None:
+        """At the end of the batches: a record and a checkpoint, unless there are such of this step."""
+        if self._last is not None:
+            self.record()
+            self.save(self._last)
+
+    def result(self) -> Fitted:
+        """What the run came to."""
+        self.trainer.synchronise()
+        best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
+        return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)
+
+
+def _check_options(
+    model: Any,
+    optimizer: Any,
+    num_steps: int | None,
+    num_epochs: int | None,
+    log_every: int,
+    checkpoint_every: int | None,
+    accumulate: int,
+) -> None:
+    if not isinstance(model, nnx.Module) or not isinstance(optimizer, Optimizer):
         raise ValueError(
-            f"{what}: example {example} has a label twice ({labels[example].tolist()}). Labels must be distinct."
+            f"expected an nnx.Module and a candax.Optimizer of it, got {type(model).__name__} and "
+            f"{type(optimizer).__name__}."
         )
+    atleast = {"num_steps": (num_steps, 0), "num_epochs": (num_epochs, 0), "log_every": (log_every, 1)}
+    atleast |= {"checkpoint_every": (checkpoint_every, 1), "accumulate": (accumulate, 1)}
+    for name, (value, least) in atleast.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"expected {name} to be an integer >= {least}, got {value!r}.")
 
 
-class _Clock:
-    """Seconds of training, with pauses."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._recorded = seconds
-        self._since: float | None = None
-
-    def start(self) -> None:
-        self._since = time.perf_counter()
-
-    def record(self, examples: int) -> tuple[float, float]:
-        """Seconds so far, and examples a second since the last record."""
-        self._count()
-        passed, self._recorded = self.seconds - self._recorded, self.seconds
-        return self.seconds, examples / passed if passed > 0 else 0.0
-
-    @contextlib.contextmanager
-    def paused(self, state: TrainState) -> Iterator[None]:
-        """Stops the clock once all work that was started for ``state`` is done."""
-        jax.block_until_ready(state)
-        self._count()
-        yield
-        if self._since is not None:
-            self.start()
-
-    def _count(self) -> None:
-        if self._since is not None:
-            now = time.perf_counter()
-            self.seconds += now - self._since
-            self._since = now
+def _is_over(position: dict[str, Any] | None, num_epochs: int | None) -> bool:
+    return position is not None and num_epochs is not None and position["epoch"] >= num_epochs
 
 
-class _Bar:
-    """A progress bar with loss, examples (or what they stand for) a second and time left."""
+def _total(batches: Any, num_steps: int | None, num_epochs: int | None) -> int | None:
+    """Steps of the whole run, where they are known."""
+    per_epoch = getattr(batches, "batches_per_epoch", None)
+    if per_epoch is None and hasattr(batches, "__len__"):
+        per_epoch = len(batches)
+    whole = None if per_epoch is None or num_epochs is None else per_epoch * num_epochs
+    return min((number for number in (num_steps, whole) if number is not None), default=None)
 
-    def __init__(self, description: str, start: int, stop: int, visible: bool, unit: tuple[str, float]) -> None:
-        name, self._each = unit
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(f"loss {{task.fields[loss]}}  {{task.fields[rate]}} {name}/s"),
-            TimeRemainingColumn(),
-            disable=not visible,
-        )
-        self._task = self._progress.add_task(description, total=stop, completed=start, loss="-", rate="-")
 
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def show(self, step: int, loss: float, rate: float) -> None:
-        self._progress.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{rate * self._each:,.0f}")
+def _how_to_go_on(asked: str, done: int, folder: str | Path | None) -> str:
+    if folder is None:
+        return f"stopped by {asked} after step {done}. Nothing was saved: fit was given no folder."
+    return f"stopped by {asked} after step {done} and saved in {folder}. Call fit with the same folder again to go on."

@@ -81,8 +81,15 @@ class Optimizer(nnx.Pytree):
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
         # One variable for all tables: nnx.jit takes time for each variable in each step.
         self.table_states = nnx.OptState(
-            {name_of(path): self.by_rows[path].init(table[...]) for path, table in of_tables.items()}
+            {name_of(path): self._initial(path, table) for path, table in of_tables.items()}
         )
+
+    def _initial(self, path: Path, table: Table) -> PyTree:
+        """The state of a table's rows, which lies where they lie."""
+        state = self.by_rows[path].init(table[...])
+        if (place := placement_of(table)) is None or not isinstance(table[...], jax.core.Tracer):
+            return state
+        return jax.tree.map(lambda leaf: _like_rows(leaf, table.shape[0], place), state)
 
     def update(self, model: nnx.Module, grads: Any) -> None:
         """Updates the model, its heads' samplers and the state of this optimizer in place.
@@ -193,9 +200,19 @@ class _ByRows:
     ) -> None:
         whole = _whole(jax.tree.map(_stand_in, params), tables)
         self._of = {path: rowwise(_on_leaf(tx, whole, path), rounding=rounding) for path in tables}
+        leaves, structure = jax.tree.flatten(whole)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        self._key = tx, rounding, tuple(tables), structure, shapes
 
     def __getitem__(self, path: Path) -> Rowwise:
         return self._of[path]
+
+    # Of two optimizers made alike the second finds what was compiled for the first.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByRows) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key[1:3])
 
 
 def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:
@@ -219,11 +236,12 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
 def _in_place(done: RowUpdate, place: Placement) -> RowUpdate:
     """Rows of the table and of its state lie where they lay: XLA might choose another place for its results."""
     rows = done.table.shape[0]
+    state = jax.tree.map(lambda leaf: _like_rows(leaf, rows, place), done.state)
+    return done._replace(table=place.spread(done.table, 0), state=state)
 
-    def kept(leaf: Array) -> Array:
-        return place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf
 
-    return done._replace(table=kept(done.table), state=jax.tree.map(kept, done.state))
+def _like_rows(leaf: Array, rows: int, place: Placement) -> Array:
+    return place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf
 
 
 def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> None:

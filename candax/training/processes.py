@@ -1,8 +1,10 @@
-"""Joining the processes that ``candax.training.launch`` started."""
+"""Joining the processes that ``candax.training.launch`` started, and the mesh of all their devices."""
 
 import os
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 # What every process finds in its environment.
 COORDINATOR, NUMBER, INDEX = "CANDAX_COORDINATOR", "CANDAX_NUM_PROCESSES", "CANDAX_PROCESS"
@@ -23,3 +25,26 @@ def connect() -> None:
             num_processes=int(os.environ[NUMBER]),
             process_id=int(os.environ[INDEX]),
         )
+
+
+def class_mesh(num_devices: int | None = None) -> Mesh:
+    """The simplest mesh: one axis "classes", over the first ``num_devices`` devices (None: all).
+
+    Class rows lie over it, and so do examples. Use ``jax.make_mesh`` for several axes.
+
+    Raises:
+        ValueError: if there are fewer devices.
+
+    Example:
+        >>> import candax as cx
+        >>> cx.training.class_mesh(1).axis_names
+        ('classes',)
+    """
+    devices = jax.devices()
+    number = len(devices) if num_devices is None else num_devices
+    if not 1 <= number <= len(devices):
+        raise ValueError(
+            f"expected 1 to {len(devices)} devices, as many as there are, got {number}. On a CPU, "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of one."
+        )
+    return Mesh(np.array(devices[:number]), ("classes",))

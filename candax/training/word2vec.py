@@ -16,8 +16,7 @@ from candax.base import Loss, SampledLogits, Sampler
 from candax.data import Words, WordVectors
 from candax.data.windows import Direction, WindowBatches
 from candax.models import CBOW, Classifier, Head, SkipGram
-from candax.training.loop import fit
-from candax.training.step import Program, TrainState, build
+from candax.training.program import Program, TrainState, build, fit_program
 
 # word2vec's code goes down to this share of the learning rate that it starts with.
 _LAST_RATE = 0.004
@@ -218,7 +217,7 @@ def train_word2vec(
         raise ValueError(f"expected epochs above 0, got {epochs}.")
     num_steps = max(1, round(epochs * batches.batches_per_epoch))
     program, model = word2vec_program(batches, num_steps, seed=seed, **options)
-    state, records = fit(
+    state, records = fit_program(
         program,
         program.init(seed),
         batches,

@@ -64,7 +64,7 @@ def test_the_same_training_as_padded() -> None:
         encoder = cx.models.SparseMLP(examples.num_features, 8, rngs=rngs)
         model = cx.models.Classifier(encoder, cx.models.Head(examples.num_classes, 8, rngs=rngs))
         program = cx.training.build(model, sampler=cx.samplers.uniform(4), loss=cx.losses.css, optimizer=optax.sgd(0.5))
-        state, _ = cx.training.fit(program, program.init(0), batches, num_steps=4)
+        state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=4)
         tables.append(state.tables)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *tables)
     start = program.init(0).tables

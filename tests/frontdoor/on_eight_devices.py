@@ -4,13 +4,16 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from scipy.sparse import csr_array
 
 import candax as cx
+from tests.training import problems
 
 NUM_SHARDS = 8
 NUM, DIM, STEPS = 93, 6, 20  # 93 classes in 8 shards: three rows of padding
@@ -218,12 +221,81 @@ def test_predictions_over_sharded_rows():
     h = np.random.default_rng(0).normal(size=(5, DIM)).astype(np.float32)
     labels = np.array([0, 5, 92, 17, -1], np.int32)
 
+    seen = np.tile(np.array([3, 92, -1], np.int32), (5, 1))
+
     @nnx.jit
     def predict(model):
         head = model.head
-        return head(h), head.top_k(h, 7), head.log_prob(h, labels)
+        return head(h), head.top_k(h, 7), head.top_k(h, 90, exclude=seen), head.log_prob(h, labels)
 
     for one, other in zip(*map(jax.tree.leaves, (predict(model), predict(alone))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    truth = csr_array(np.eye(5, NUM))
+    measured = [
+        cx.training.evaluate(lambda _: jnp.asarray(h), one.head.classes(), [((), slice(0, 5))], truth, np.ones(NUM), 5)
+        for one in (model, alone)
+    ]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-5)
+
+
+class Source:
+    """Tokens and labels by position."""
+
+    def __init__(self, size=8):
+        self.batches_per_epoch, self.identity, self.size = 5, {}, size
+
+    def __getitem__(self, position):
+        return batch(5 * position[0] + position[1], None, self.size)
+
+
+@pytest.mark.parametrize("size", [8, 7])
+def test_a_run_of_fit_goes_on_with_eight_three_and_one_device(size, tmp_path):
+    """As many shards as all these numbers divide; batches of 7 are divided by none of them."""
+
+    def run(number, steps, folder):
+        auto = (AxisType.Auto,)
+        mesh = jax.make_mesh((number,), ("classes",), auto, devices=jax.devices()[:number])
+        rngs, where = nnx.Rngs(0), {"mesh": mesh, "num_shards": 24}
+        model = nnx.Dict(words=cx.Embed(NUM, DIM, **where, rngs=rngs))
+        model.head = cx.Head(NUM, table=model.words, sampler=cx.samplers.uniform(48), rngs=rngs)
+        optimizer = cx.Optimizer(model, OPTIMIZERS["adam"], clip_norm=1.0)
+        loss_fn = lambda model, batch: model.head.loss(model.words(batch[0]), batch[1])  # noqa: E731
+        options = {"num_steps": steps, "loss_fn": loss_fn, "folder": folder, "progress": False}
+        return cx.training.fit(model, optimizer, Source(size), **options)
+
+    whole = run(8, 12, None)
+    for number, steps in ((8, 4), (3, 8), (1, 12)):
+        found = run(number, steps, tmp_path)
+        assert len(found.model.words.embedding[...].sharding.device_set) == number
+    np.testing.assert_allclose(found.model.words.embedding[...], whole.model.words.embedding[...], atol=1e-5)
+
+
+def make_program(mesh, make_model):
+    return cx.training.build(
+        make_model,
+        sampler=cx.samplers.unigram(16),
+        loss=cx.losses.css,
+        optimizer=optax.sgd(0.3, momentum=0.9),
+        mesh=mesh,
+        num_shards=NUM_SHARDS,
+    )
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_programs_on_a_mesh_are_those_of_one_device(given):
+    """From a model, and from a function that makes it, whose table no device ever holds whole."""
+    results = []
+    for mesh in (make_mesh("8x1"), None):
+        program = make_program(mesh, problems.model() if given else problems.model)
+        state = program.init(0)
+        shards = [table.sharding for table in state.tables.values()]
+        for step in range(3):
+            state, loss = program.step(state, problems.Source()[0, step])
+        assert [table.sharding for table in state.tables.values()] == shards
+        results.append([np.asarray(table)[:40] for table in state.tables.values()] + [loss])
+        if mesh is not None:
+            assert all(len(sharding.device_set) == 8 and not sharding.is_fully_replicated for sharding in shards)
+    for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

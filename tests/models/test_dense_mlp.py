@@ -17,7 +17,7 @@ def test_it_is_a_perceptron():
     for number, layer in enumerate(encoder.layers):
         hidden = hidden @ np.asarray(layer.kernel[...]) + np.asarray(layer.bias[...])
         hidden = np.maximum(hidden, 0) if number < 2 else hidden
-    found = encoder.encode(SimpleNamespace(inputs=jnp.asarray(inputs)), {})
+    found = encoder(SimpleNamespace(inputs=jnp.asarray(inputs)))
     np.testing.assert_allclose(found, hidden, rtol=1e-5, atol=1e-6)
     assert (np.asarray(found) < 0).any()
 

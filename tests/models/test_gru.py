@@ -50,7 +50,7 @@ def test_equations(candidate):
             c = (np.tanh if candidate == "tanh" else sigmoid)(xc + r * hc)
             h = (1 - u) * c + u * h
             expected.append(h @ np.asarray(model.encoder.projection.kernel[...], np.float64))
-    np.testing.assert_allclose(model.embed(BATCH), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(model(BATCH), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -69,7 +69,7 @@ def test_a_step_is_gradient_descent_on_the_tied_table(sampled):
 
     def objective(vectors):
         whole = nnx.merge(graph, jax.tree.map(lambda _: vectors, table), params, rest)
-        logits = whole.embed(BATCH) @ vectors[: CORPUS.num_classes].T
+        logits = whole(BATCH) @ vectors[: CORPUS.num_classes].T
         nll = -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(BATCH.labels, 0), axis=1)
         return jnp.sum(jnp.where(BATCH.labels >= 0, nll, 0)) / len(BATCH.words)
 
@@ -87,7 +87,7 @@ def test_it_learns_a_language():
     loss = functools.partial(cx.losses.css, complement="redraw", num_kept=3)
     program = cx.training.build(model, sampler=cx.samplers.uniform(6), loss=loss, optimizer=optax.adam(0.02))
     batches = cx.data.SentenceBatches(corpus, 20, 0)
-    state, _ = cx.training.fit(program, program.init(0), batches, num_steps=150, progress=False)
+    state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=150, progress=False)
     batch = sentence_batch(corpus, np.arange(3))
     nll = cx.losses.full_softmax(program.embed(state, batch), jnp.asarray(batch.labels), program.classes(state))
     # Only the first of five words of a sentence is uncertain, among three.

@@ -40,7 +40,7 @@ def test_a_step_descends_the_gradient_of_both_uses(make, batch):
 
     def dense(tables):
         whole = nnx.merge(graph, tables, rest)
-        return jnp.mean(cx.losses.full_softmax(whole.embed(batch), jnp.asarray(batch.labels), whole.head.classes()))
+        return jnp.mean(cx.losses.full_softmax(whole(batch), jnp.asarray(batch.labels), whole.head.classes()))
 
     gradient = nnx.merge(graph, jax.jit(jax.grad(dense))(tables), rest).head.vectors[...]
     program = cx.training.build(model, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.sgd(0.5))
@@ -55,7 +55,7 @@ def test_a_history_is_a_weighted_mean():
     encoder.output.kernel[...] = jnp.zeros_like(encoder.output.kernel[...])
     items = np.asarray(encoder.items[...])
     expected = [(items[1] + 3 * items[5]) / 4, items[5], np.zeros(DIM)]
-    np.testing.assert_allclose(model.embed(HISTORIES), expected, atol=1e-6)
+    np.testing.assert_allclose(model(HISTORIES), expected, atol=1e-6)
     assert sorted(cx.models.tables_of(model)) == ["class_biases", "class_vectors", "encoder.items"]
 
 
@@ -65,7 +65,7 @@ def test_complex_products_tell_the_ends_of_a_relation_apart():
 
     def score(h, t):
         asked = SimpleNamespace(entities=jnp.array([h]), relations=jnp.array([0]))
-        return float(model.embed(asked)[0] @ classes[t])
+        return float(model(asked)[0] @ classes[t])
 
     assert score(3, 7) != pytest.approx(score(7, 3), rel=1e-3)
 
@@ -89,7 +89,7 @@ def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
     sampler = cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(8)])
     program = cx.training.build(model, sampler=sampler, loss=cx.losses.sampled_softmax, optimizer=optax.adam(0.05))
     batches = cx.data.QuestionBatches(graph, batch_size=10, seed=0)
-    state, _ = cx.training.fit(program, program.init(0), batches, num_steps=150, progress=False)
+    state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=150, progress=False)
     metrics = cx.training.evaluate_links(
         lambda batch: program.embed(state, batch),
         program.classes(state),

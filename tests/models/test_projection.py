@@ -19,10 +19,7 @@ NUM_CLASSES, DIM, PROJECTED, WEIGHT_DECAY = 6, 96, 48, 0.05
 class AsTheyAre(nnx.Module):
     """Embeddings are what the batch holds: nothing to train."""
 
-    def lookups(self, batch):
-        return {}
-
-    def encode(self, batch, rows):
+    def __call__(self, batch):
         return jnp.asarray(batch.feature_values)
 
 
@@ -101,7 +98,7 @@ def test_recovered_class_vectors_are_near_those_of_the_full_problem():
 
 def test_without_weight_decay_the_logits_are_those_of_the_slimmed_model():
     batch, plain = batches(1)[0], recover(slim())
-    logits = [model.embed(batch) @ model.head.vectors[...].T + model.head.biases[...] for model in (slim(), plain)]
+    logits = [model(batch) @ model.head.vectors[...].T + model.head.biases[...] for model in (slim(), plain)]
     np.testing.assert_allclose(*logits, atol=1e-4)
     assert plain.encoder is slim().encoder.encoder
 
@@ -123,7 +120,7 @@ def test_training_reaches_the_tables_of_the_inner_encoder_and_leaves_the_project
     np.testing.assert_array_equal(encoder.projection[...], projection)
     batch = problems.Source()[0, 0]
     np.testing.assert_allclose(
-        program.embed(state, batch), encoder.project(Classifier(inner, model.head).embed(batch)), atol=1e-5
+        program.embed(state, batch), encoder.project(Classifier(inner, model.head)(batch)), atol=1e-5
     )
 
 

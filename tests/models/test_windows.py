@@ -64,7 +64,7 @@ def test_cbow_averages_the_neighbours():
     batch = SimpleNamespace(words=np.array([[3, 4, 5]]), neighbours=neighbours)
     words = np.asarray(encoder.words[...])
     expected = [words[4], (words[3] + words[5]) / 2, np.zeros(4)]
-    np.testing.assert_allclose(model.embed(batch), expected, atol=1e-6)
+    np.testing.assert_allclose(model(batch), expected, atol=1e-6)
 
 
 def test_sizes_below_one_are_refused():

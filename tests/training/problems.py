@@ -8,7 +8,7 @@ import optax
 from flax import nnx
 
 import candax as cx
-from candax.training.step import Program
+from candax.training.program import Program
 
 NUM_CLASSES = 60
 NUM_FEATURES = 40

@@ -30,16 +30,17 @@ def results(command: list[str], folder: Path, devices: int) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.parent.glob(f"{folder.name}.*.json"))]
 
 
-@pytest.mark.parametrize("kind", ["given", pytest.param("made", marks=pytest.mark.slow)])
-def test_two_processes_train_as_one(kind: str, tmp_path: Path) -> None:
-    together = results(["-m", "candax.training.launch", "2"], tmp_path / "two" / kind, 2)
-    (alone,) = results([], tmp_path / "one" / kind, 4)
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    together = results(["-m", "candax.training.launch", "2"], tmp_path / "two" / "run", 2)
+    (alone,) = results([], tmp_path / "one" / "run", 4)
     assert alone["processes"] == 1
     assert [found["processes"] for found in together] == [2, 2]
     for found in together:
         assert found["devices"] == alone["devices"] == 4
-        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
-        assert found["log_likelihood"] == pytest.approx(alone["log_likelihood"], rel=1e-5)
+        assert len(found["losses"]) >= 6
+        assert found["losses"][:6] == pytest.approx(alone["losses"], rel=1e-5)
+        assert found["p"] == pytest.approx(alone["p"], rel=1e-4)
+        assert "processes [0] have run out of data" in found["error"]
 
 
 def test_one_failure_ends_all() -> None:

@@ -1,0 +1,233 @@
+"""Batches of any origin on their way to the device, with the position from which training goes on after each."""
+
+import base64
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+_BYTES = "base64"
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Batches as a pure function of (seed, epoch, index), such as ``candax.data.Batches``."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches an epoch has."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the sequence of batches depends on, as JSON values."""
+        ...
+
+    def __getitem__(self, position: tuple[int, int]) -> Any:
+        """The batch at (epoch, index)."""
+        ...
+
+
+class Fed(NamedTuple):
+    """A batch and its place.
+
+    Attributes:
+        batch: as the iterable gave it, its arrays NumPy arrays.
+        epoch: that it belongs to, from 0.
+        at: its number within the epoch, from 0.
+        last: of its epoch.
+        state: of the iterable after it, JSON values; None where it has none.
+    """
+
+    batch: Any
+    epoch: int
+    at: int
+    last: bool
+    state: Any
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"batch {self.at} of epoch {self.epoch}"
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where training goes on after this batch."""
+        # A state that was taken after the last batch leads to the end of this epoch, not to the start of the next.
+        after = self.last and self.state is None
+        epoch, index = (self.epoch + 1, 0) if after else (self.epoch, self.at + 1)
+        return {"epoch": epoch, "index": index, "state": self.state}
+
+
+class Feed:
+    """The batches of all epochs, from any position that can be returned to.
+
+    Args:
+        batches: a ``BatchSource``, or any iterable of batches: a list, a grain or a torch loader, a generator. It is
+            iterated anew for each epoch. Its position is known where it is a ``BatchSource`` or a list, where its
+            iterator has ``get_state`` and ``set_state`` (grain), or where it has ``state_dict`` and
+            ``load_state_dict`` (torchdata).
+        num_epochs: how many epochs; None: without end, but once through an iterator that cannot be restarted.
+    """
+
+    def __init__(self, batches: Iterable[Any] | BatchSource, num_epochs: int | None) -> None:
+        if not isinstance(batches, BatchSource | Iterable):
+            raise ValueError(
+                f"expected batches to be iterable, or to have batches_per_epoch, identity and [epoch, index], got "
+                f"{type(batches).__name__}."
+            )
+        self.batches = batches
+        self.num_epochs = num_epochs
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the batches depend on, as far as they say."""
+        return self.batches.identity if isinstance(self.batches, BatchSource) else {}
+
+    def start(self, step: int, position: dict[str, Any] | None, skip: bool) -> Iterator[Fed]:
+        """The batches from the start, or after ``step`` steps, at a position that was saved.
+
+        Raises:
+            ValueError: where the iterable cannot be brought to that position.
+        """
+        if isinstance(self.batches, BatchSource):
+            return self._of_source(self.batches, position or {"epoch": 0, "index": 0})
+        if position is None or step == 0:
+            return self._of_iterable(0, 0, None)
+        if isinstance(self.batches, Sequence):  # the same batches in each epoch
+            rest = itertools.islice(self.batches, position["index"], None)
+            return self._of_iterable(position["epoch"], position["index"], None, rest)
+        if position["state"] is not None:
+            return self._of_iterable(position["epoch"], position["index"], position["state"])
+        if not skip:
+            raise ValueError(
+                f"this run stopped after {step} steps, and its batches ({type(self.batches).__name__}) have no "
+                "position to go on from: give fit an iterable whose iterator has get_state and set_state (grain), one "
+                "with state_dict and load_state_dict (torchdata), or one with batches_per_epoch and [epoch, index]. "
+                "Or pass skip=True: the first batches are then taken and thrown away, which is right where the "
+                "iterable gives the same batches in the same order each time."
+            )
+        return self._skipping(step)
+
+    def _of_source(self, source: BatchSource, position: dict[str, Any]) -> Iterator[Fed]:
+        epoch, index = position["epoch"], position["index"]
+        number = source.batches_per_epoch
+        while self.num_epochs is None or epoch < self.num_epochs:
+            for at in range(index, number):
+                yield Fed(source[epoch, at], epoch, at, at == number - 1, None)
+            epoch, index = epoch + 1, 0
+
+    def _skipping(self, step: int) -> Iterator[Fed]:
+        for number, fed in enumerate(self._of_iterable(0, 0, None)):
+            if number >= step:
+                yield fed
+
+    def _of_iterable(self, epoch: int, index: int, state: Any, rest: Iterator[Any] | None = None) -> Iterator[Fed]:
+        assert not isinstance(self.batches, BatchSource)
+        loader: Any = self.batches
+        while self.num_epochs is None or epoch < self.num_epochs:
+            if state is not None and hasattr(loader, "load_state_dict"):
+                loader.load_state_dict(_decoded(state))
+            iterator, rest = iter(loader) if rest is None else rest, None
+            if state is not None and hasattr(iterator, "set_state"):
+                iterator.set_state(_decoded(state))
+            resumed, state = state is not None, None
+            before: Fed | None = None
+            for batch in iterator:
+                if before is not None:
+                    yield before
+                before, index = Fed(batch, epoch, index, False, _state_of(loader, iterator)), index + 1
+            if before is not None:
+                yield before._replace(last=True)
+            elif not resumed:
+                if epoch:  # a generator is used up after its only pass
+                    return
+                raise ValueError(
+                    f"expected batches to train on, got {type(loader).__name__} without any: is it an iterator that "
+                    "has been used already?"
+                )
+            epoch, index = epoch + 1, 0
+            if iterator is loader:
+                return
+
+
+def _state_of(loader: Any, iterator: Any) -> Any:
+    if hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
+        return _encoded(iterator.get_state())
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return _encoded(loader.state_dict())
+    return None
+
+
+def _encoded(state: Any) -> Any:
+    """As JSON values: nothing is ever pickled."""
+    if isinstance(state, bytes):
+        return {_BYTES: base64.b64encode(state).decode()}
+    try:
+        return json.loads(json.dumps(state))
+    except TypeError as error:
+        raise ValueError(
+            f"expected the position of the batches to be bytes or JSON values (numbers, texts, lists, dicts), got "
+            f"{type(state).__name__} with something else in it: {error}."
+        ) from error
+
+
+def _decoded(state: Any) -> Any:
+    return base64.b64decode(state[_BYTES]) if isinstance(state, dict) and set(state) == {_BYTES} else state
+
+
+def on_host(batch: Any, what: str) -> Any:
+    """A batch whose leaves are NumPy arrays of numbers (torch tensors, lists of numbers in no pytree ... become such).
+
+    Raises:
+        ValueError: for leaves that are no arrays of numbers, and integers beyond 32 bits, which JAX would wrap.
+    """
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and jax.tree.leaves(batch) == [batch]:
+        # Dataclasses that JAX does not know yet: all their fields are arrays.
+        jax.tree_util.register_dataclass(type(batch), [field.name for field in dataclasses.fields(batch)], [])
+
+    def array(path: Any, leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        array = np.asarray(leaf)
+        at = f"{what}{jax.tree_util.keystr(path)}"
+        if array.dtype.kind not in "biuf" and array.dtype.name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+            raise ValueError(
+                f"{at}: expected an array of numbers, got {type(leaf).__name__} of dtype {array.dtype}: leave it out "
+                "of the batch, or turn it into ids."
+            )
+        if (
+            array.dtype.kind in "iu"
+            and array.dtype.itemsize > 4
+            and array.size
+            and not jax.config.read("jax_enable_x64")
+        ):
+            low, high = int(array.min()), int(array.max())
+            if low < -(2**31) or high >= 2**31:
+                raise ValueError(f"{at}: expected integers of 32 bits, got {low if low < -(2**31) else high}.")
+        return array
+
+    return jax.tree_util.tree_map_with_path(array, batch)
+
+
+def size_of(batch: Any) -> int:
+    """Examples in a batch: the first dimension of its arrays, of labels where it has such."""
+    labels = field(batch, "labels")
+    leaves = [leaf for leaf in jax.tree.leaves(batch if labels is None else labels) if np.ndim(leaf)]
+    return int(leaves[0].shape[0]) if leaves else 1
+
+
+def field(batch: Any, name: str) -> Any:
+    """A field of a batch by name, None where it has none."""
+    return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+
+
+def ready(feed: Iterator[Fed], place: Callable[[Any], Any]) -> Iterator[tuple[Fed, Any]]:
+    """Each batch on the host, and on the device."""
+    for fed in feed:
+        host = fed._replace(batch=on_host(fed.batch, fed.name))
+        yield host, place(host.batch)

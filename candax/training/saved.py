@@ -1,0 +1,163 @@
+"""What a run has saved: its model and optimizer again, or its class vectors as files that other programs read."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tyro
+from flax import nnx
+from rich.console import Console
+
+from candax.files import replacing
+from candax.training.checkpoints import Checkpoints
+from candax.training.optimizer import Optimizer
+
+
+class Loaded(NamedTuple):
+    """A run as it was saved.
+
+    Attributes:
+        model: with its trained values.
+        optimizer: None where ``make`` made none.
+        step: steps done.
+        position: of the batches: epoch, index within it, and the state of the iterable where it has one.
+    """
+
+    model: nnx.Module
+    optimizer: Optimizer | None
+    step: int
+    position: dict[str, Any]
+
+
+def load(
+    folder: str | Path, make: Callable[[], nnx.Module | tuple[nnx.Module, Optimizer]], *, best: bool = False
+) -> Loaded:
+    """The newest checkpoint of a run of ``fit``, or the best one.
+
+    A checkpoint holds arrays and no code: ``make`` makes the model as the run did, and its values are replaced.
+
+    Args:
+        folder: that ``fit`` was given.
+        make: ``() -> (model, optimizer)``, or ``() -> model`` where the optimizer is not wanted.
+        best: take the checkpoint of the best validation, with ``Validation(best=)``.
+
+    Returns:
+        ``Loaded``.
+
+    Raises:
+        ValueError: where there is no checkpoint, or one that is damaged, of another model or of a newer version.
+
+    Example:
+        >>> import tempfile, numpy as np, optax, candax as cx
+        >>> def make():
+        ...     head = cx.Head(50, 4, sampler=cx.samplers.uniform(8), rngs=nnx.Rngs(0))
+        ...     return head, cx.Optimizer(head, optax.sgd(0.1))
+        >>> folder, batches = tempfile.mkdtemp(), [{"h": np.ones((2, 4)), "labels": np.arange(2)}]
+        >>> def loss_fn(head, batch):
+        ...     return head.loss(batch["h"], batch["labels"])
+        >>> _ = cx.training.fit(*make(), batches, loss_fn=loss_fn, folder=folder, progress=False)
+        >>> cx.training.load(folder, make).step
+        1
+    """
+    made = make()
+    model, optimizer = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nnx.Module) or not isinstance(optimizer, Optimizer | None):
+        raise ValueError(f"expected make() to return a model, or a model and a candax.Optimizer, got {made!r}.")
+    with _saved(folder, best) as checkpoints:
+        about = checkpoints.restore(model, optimizer)
+    return Loaded(model, optimizer, about.step, about.position)
+
+
+def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[Path]:
+    """Writes class vectors, biases and ids of a run for other programs, without its model.
+
+    For each head a ``.safetensors`` file with ``class_vectors``, ``class_biases`` (where it has biases) and
+    ``class_ids``, the same as ``.npy`` files, and where faiss is installed an exact index of inner products
+    ``.faiss``: with biases its vectors have one coordinate more, for which a query has 1; of a normalised head they
+    have length 1.
+
+    Args:
+        folder: of a run of ``fit``.
+        out: folder to write to; created where missing.
+        best: take the checkpoint of the best validation.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: where there is no checkpoint, or no head with a table in it.
+    """
+    from safetensors.numpy import save
+
+    with _saved(folder, best) as checkpoints:
+        heads = {name: head for name, head in checkpoints.about().heads.items() if head["vectors"] is not None}
+        if not heads:
+            raise ValueError(f"expected a run of a model with a candax.Head, got none in {folder}.")
+        arrays = checkpoints.read([head[part] for head in heads.values() for part in ("vectors", "biases")])
+    written = []
+    Path(out).mkdir(parents=True, exist_ok=True)
+
+    def write(name: str, content: bytes | np.ndarray) -> None:
+        with replacing(Path(out) / name) as file:
+            if isinstance(content, np.ndarray):
+                np.save(file, content)
+            else:
+                file.write(content)
+        written.append(Path(out) / name)
+
+    for name, head in heads.items():
+        number = head["num_classes"]
+        parts = {"class_vectors": arrays[head["vectors"]][:number], "class_ids": np.arange(number, dtype=np.int64)}
+        if head["biases"] is not None:
+            parts["class_biases"] = arrays[head["biases"]][:number]
+        write(f"{name}.safetensors", save(parts))
+        for part, array in parts.items():
+            write(f"{name}.{part}.npy", array)
+        if importlib.util.find_spec("faiss") is not None:
+            write(f"{name}.faiss", _faiss_index(parts, head["normalized"]))
+    return written
+
+
+def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:
+    import faiss
+
+    vectors = parts["class_vectors"].astype(np.float32)
+    if normalized:
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    if "class_biases" in parts:
+        vectors = np.concatenate([vectors, parts["class_biases"].astype(np.float32)[:, None]], axis=1)
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(np.ascontiguousarray(vectors))
+    return faiss.serialize_index(index).tobytes()
+
+
+def _saved(folder: str | Path, best: bool) -> Checkpoints:
+    name = "best" if best else "checkpoints"
+    if not (Path(folder) / name).is_dir():
+        raise ValueError(
+            f"expected a folder that fit has written, with {name}/ in it, got {folder}"
+            f"{'. Was the run given Validation(best=...)?' if best else ''}."
+        )
+    return Checkpoints(folder, identity=None, name=name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Writes class vectors, biases and ids of a run as .safetensors and .npy, and a faiss index where faiss is."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a run that holds checkpoints/."""
+    out: Path = Path("export")
+    """Folder to write to."""
+    best: bool = False
+    """Take the checkpoint of the best validation instead of the newest."""
+
+
+def export_command(settings: Export) -> None:
+    """`candax export RUN`."""
+    console = Console()
+    for path in export(settings.run, settings.out, best=settings.best):
+        console.print(f"{path}  {path.stat().st_size:,} bytes")

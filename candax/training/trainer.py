@@ -1,0 +1,206 @@
+"""Model and optimizer while they train: one compiled step on their arrays, written back before they are read."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from candax.models.head import Head
+from candax.models.predictions import predictions
+from candax.rows.gradients import accumulate as join
+from candax.rows.modules import value_and_grad
+from candax.rows.placement import replicate
+from candax.rows.tables import Table
+from candax.training.feed import field
+from candax.training.optimizer import Optimizer
+from candax.training.refreshing import refresh
+
+LossFunction = Callable[[Any, Any], Any]
+# Of what a loss function returns beside the loss: the sum of the weights of its predictions. Means are taken by it.
+WEIGHT = "weight"
+
+
+def head_of(model: nnx.Module) -> Head:
+    """The head of a model: its attribute ``head``, or the only one anywhere in it.
+
+    Raises:
+        ValueError: where there is no such head.
+    """
+    head = getattr(model, "head", None)
+    if isinstance(head, Head):
+        return head
+    heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head)]
+    if len(heads) != 1:
+        raise ValueError(
+            f"expected a model with one candax.Head, or one named head, got {len(heads)}: pass "
+            "loss_fn(model, batch) -> loss to fit."
+        )
+    return heads[0]
+
+
+def loss_of_labels(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
+    """The default: the head's loss of ``model(batch)`` and the batch's ``labels``, ``where`` and ``weights``.
+
+    A batch that is a pair is ``(inputs, labels)``, and the model is given the inputs.
+    """
+    inputs, labels = parts_of(batch)
+    masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights")}
+    head = head_of(model)
+    h = model(inputs)
+    flat = predictions(h, labels, num_classes=head.num_classes, num_valid=head.num_classes, **masks)
+    return head.loss(h, labels, **masks), {WEIGHT: jnp.sum(flat.weights)}
+
+
+def parts_of(batch: Any) -> tuple[Any, Any]:
+    """What the model is given, and the labels.
+
+    Raises:
+        ValueError: for batches without labels.
+    """
+    if isinstance(batch, tuple | list) and not hasattr(batch, "_fields") and len(batch) == 2:
+        return batch[0], batch[1]
+    labels = field(batch, "labels")
+    if labels is None:
+        raise ValueError(
+            f"expected batches with labels (a key or an attribute of that name, or pairs of inputs and labels), got "
+            f"{type(batch).__name__}: pass loss_fn(model, batch) -> loss to fit."
+        )
+    return batch, labels
+
+
+class Trainer:
+    """Model and optimizer in training. Call ``synchronise`` before either is read, ``reload`` after it was changed."""
+
+    def __init__(self, model: nnx.Module, optimizer: Optimizer, loss_fn: LossFunction, accumulate: int) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.mesh = _mesh_of(model)
+        if self.mesh is not None:
+            replicate(self.mesh, model, optimizer)
+        self._step = compiled_step(loss_fn, accumulate)
+        self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head) and node.sampler is not None]
+        self.reload()
+
+    def reload(self) -> None:
+        """Takes the arrays out of model and optimizer."""
+        self._graph, self._arrays = nnx.split((self.model, self.optimizer))
+        self._known = True
+
+    def synchronise(self) -> None:
+        """Writes the arrays into model and optimizer; those that were read before are gone with the next step."""
+        if not self._known:
+            nnx.update((self.model, self.optimizer), self._arrays)
+            self._known = True
+
+    @property
+    def arrays(self) -> PyTree:
+        """All arrays, on the device."""
+        return self._arrays
+
+    def step(self, batch: Any) -> tuple[Array, dict[str, Array]]:
+        """One step: its loss, and what the loss function returned beside it."""
+        self._known = False
+        self._arrays, out = self._step(self._graph, self._arrays, batch)
+        return out
+
+    def refresh(self, step: int) -> None:
+        """Rebuilds the samplers that are due."""
+        if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
+            self.synchronise()
+            refresh(self.model, step)
+            self.reload()
+
+    def place(self, batch: Any) -> Any:
+        """A batch on the device, or over the devices: predictions over all axes of the mesh that hold no classes."""
+        if self.mesh is None:
+            return jax.device_put(batch)
+        return jax.tree.map(functools.partial(_spread, self.mesh, _axes_of(self.model, self.mesh)), batch)
+
+
+def _spread(mesh: Mesh, axes: tuple[str, ...], leaf: Any) -> Array:
+    processes = jax.process_count()
+    number = int(np.prod([mesh.shape[axis] for axis in axes]))
+    whole = np.shape(leaf)[0] * processes if np.ndim(leaf) else 0
+    over = PartitionSpec(axes) if whole and whole % number == 0 else PartitionSpec()
+    sharding = NamedSharding(mesh, over)
+    if processes == 1:
+        return jax.device_put(leaf, sharding)
+    if not over:
+        raise ValueError(
+            f"expected batches whose size over all {processes} processes is a multiple of the {number} devices of "
+            f"{axes}, got {np.shape(leaf)} in each: make the batch of each process a multiple of {number // processes}."
+        )
+    return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
+
+
+def _axes_of(model: nnx.Module, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that examples lie over: those without classes, or else all."""
+    of_classes = {place.axis for place in _placements(model)}
+    others = tuple(name for name in mesh.axis_names if name not in of_classes)
+    return others if any(mesh.shape[name] > 1 for name in others) else tuple(mesh.axis_names)
+
+
+def _placements(model: nnx.Module) -> list[Any]:
+    tables = [node for _, node in nnx.iter_graph(model) if isinstance(node, Table)]
+    places = [table.get_metadata("placement", None) for table in tables]
+    return [place for place in places if place is not None and place.mesh is not None]
+
+
+def _mesh_of(model: nnx.Module) -> Mesh | None:
+    meshes = {place.mesh for place in _placements(model)}
+    if len(meshes) > 1:
+        raise ValueError(f"expected all tables of a model on one mesh, got {len(meshes)} meshes.")
+    return next(iter(meshes), None)
+
+
+@functools.lru_cache(maxsize=32)
+def compiled_step(loss_fn: LossFunction, accumulate: int) -> Any:
+    """``(graph, arrays, batch) -> (arrays, (loss, numbers))``, jitted; the arrays are donated."""
+
+    def gradients(model: nnx.Module, batch: Any) -> Any:
+        def objective(model: nnx.Module) -> tuple[Array, dict[str, Array]]:
+            out = loss_fn(model, batch)
+            return out if isinstance(out, tuple) else (out, {})
+
+        return value_and_grad(objective, has_aux=True)(model)
+
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def step(graph: Any, arrays: PyTree, batch: Any) -> tuple[PyTree, Any]:
+        model, optimizer = nnx.merge(graph, arrays)
+        if accumulate == 1:
+            out, grads = gradients(model, batch)
+        else:
+            out, grads = _accumulated(gradients, model, batch, accumulate)
+        optimizer.update(model, grads)
+        return nnx.state((model, optimizer)), out
+
+    return step
+
+
+def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:
+    """A batch in parts, one after the other; each counts by its weight."""
+
+    def cut(leaf: Array) -> Array:
+        if leaf.shape[0] % number:
+            raise ValueError(f"expected batches whose size is a multiple of accumulate={number}, got {leaf.shape[0]}.")
+        return leaf.reshape(number, -1, *leaf.shape[1:])
+
+    def one(carried: PyTree, part: Any) -> tuple[PyTree, Any]:
+        copy = nnx.merge(graph, carried)
+        found = gradients(copy, part)
+        return nnx.state(copy), found
+
+    graph, start = nnx.split(model)
+    end, ((losses, aux), grads) = jax.lax.scan(one, start, jax.tree.map(cut, batch))
+    nnx.update(model, end)
+    weights = aux.get(WEIGHT, jnp.ones(number))
+    share = weights / jnp.maximum(jnp.sum(weights), 1e-30)
+    loss, means = jax.tree.map(
+        lambda leaf: jnp.sum(share * leaf), (losses, {name: of for name, of in aux.items() if name != WEIGHT})
+    )
+    return (loss, {**means, WEIGHT: jnp.sum(weights)}), join(grads, weights)

@@ -1,0 +1,156 @@
+"""Measuring a model while it trains: which data, which metric, how often, and when to stop."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from candax.training.feed import on_host
+
+Metric = Callable[[nnx.Module, Iterable[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """What ``fit`` measures on the way.
+
+    Args:
+        batches: that can be iterated again and again, such as a list or a loader; or a function that makes an iterable
+            anew each time. (A generator would be empty the second time: that is an error.)
+        metric: ``metric(model, batches) -> number``, or a dict of numbers; ``mean_over`` makes one of a function of one
+            batch. The model is a copy in evaluation mode.
+        every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
+        best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
+            metric that returns one number calls it "metric". None: no best.
+        mode: whether the best is the "max" or the "min".
+        patience: stop after so many measurements in a row without a better one; None: never.
+
+    Raises:
+        ValueError: for arguments that do not fit each other.
+
+    Example:
+        >>> import candax as cx
+        >>> def count(model, batches):
+        ...     return sum(1 for batch in batches)
+        >>> cx.training.Validation([1, 2], count, every=100, best="metric", patience=3).mode
+        'max'
+    """
+
+    batches: Iterable[Any] | Callable[[], Iterable[Any]]
+    metric: Metric
+    every: int | Literal["epoch"] | Callable[[int], bool] = "epoch"
+    best: str | None = None
+    mode: Literal["max", "min"] = "max"
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (callable(self.every) or self.every == "epoch" or (isinstance(self.every, int) and self.every >= 1)):
+            raise ValueError(f"expected every to be a number of steps >= 1, 'epoch' or a function, got {self.every!r}.")
+        if self.mode not in ("max", "min"):
+            raise ValueError(f"expected mode to be 'max' or 'min', got {self.mode!r}.")
+        if self.patience is not None and (self.patience < 1 or self.best is None):
+            raise ValueError(
+                f"expected patience >= 1, and best= to name the number it looks at, got patience={self.patience!r} and "
+                f"best={self.best!r}."
+            )
+
+    def due(self, done: int, last_of_epoch: bool) -> bool:
+        """Whether to measure after so many steps."""
+        if self.every == "epoch":
+            return last_of_epoch
+        return self.every(done) if callable(self.every) else done % self.every == 0
+
+    def measure(self, model: nnx.Module) -> dict[str, float]:
+        """The metric of a copy of the model, which nothing that it does can change.
+
+        Raises:
+            ValueError: for data that are used up, and for metrics that return something else than numbers.
+        """
+        copy = nnx.merge(*nnx.split(model), copy=True)
+        copy.eval()
+        return numbers(self.metric(copy, self._fresh()))
+
+    def _fresh(self) -> Iterator[Any]:
+        """The batches; ValueError where there are none."""
+        batches: Any = self.batches() if callable(self.batches) else self.batches
+        if not isinstance(batches, Iterable):
+            raise ValueError(f"expected iterable validation batches, got {type(batches).__name__}.")
+        empty = True
+        for number, batch in enumerate(batches):
+            empty = False
+            yield on_host(batch, f"validation batch {number}")
+        if empty:
+            raise ValueError(
+                f"expected validation batches, got a {type(batches).__name__} without any. An iterator can be used "
+                "once only: pass a list, a loader, or a function that makes the iterator anew."
+            )
+
+    def better(self, value: float, best: float | None) -> bool:
+        """Whether a value is the best so far; NaN never is."""
+        if math.isnan(value):
+            return False
+        return best is None or (value > best if self.mode == "max" else value < best)
+
+
+def numbers(found: Any) -> dict[str, float]:
+    """What a metric returned, as numbers by name.
+
+    Raises:
+        ValueError: for anything but numbers.
+    """
+    named: Mapping[str, Any] = found if isinstance(found, Mapping) else {"metric": found}
+    result = {}
+    for name, value in named.items():
+        if not isinstance(name, str) or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+            shape = list(np.shape(value))
+            raise ValueError(
+                f"expected a metric to return a number or a dict of numbers by name, got {type(value).__name__}"
+                f"{shape or ''} for {name!r}: return its mean, say."
+            )
+        result[name] = float(value)
+    return result
+
+
+def mean_over(of_batch: Callable[[nnx.Module, Any], dict[str, Any]]) -> Metric:
+    """A metric for ``Validation`` from a function of one batch: means over everything that it returns.
+
+    Sums and numbers of elements are added up over all batches, so that batches of different sizes count as they should.
+
+    Args:
+        of_batch: ``of_batch(model, batch) -> {name: values}``, or ``{name: (values, weights)}`` where some do not
+            count; it is compiled by ``nnx.jit``.
+
+    Returns:
+        ``metric(model, batches) -> {name: sum(w v) / sum(w)}``.
+
+    Example:
+        >>> import candax as cx
+        >>> metric = cx.training.mean_over(lambda model, batch: {"even": batch % 2 == 0})
+        >>> metric(nnx.Dict(), [np.arange(3), np.arange(2)])
+        {'even': 0.6000000238418579}
+    """
+
+    @functools.partial(nnx.jit)
+    def sums(model: nnx.Module, batch: Any) -> dict[str, tuple[jax.Array, jax.Array]]:
+        def of(found: Any) -> tuple[jax.Array, jax.Array]:
+            values, weights = found if isinstance(found, tuple) else (found, None)
+            values = jnp.asarray(values, jnp.float32)
+            weights = jnp.ones_like(values) if weights is None else jnp.asarray(weights, jnp.float32)
+            return jnp.sum(jnp.where(weights > 0, values * weights, 0)), jnp.sum(weights)
+
+        return {name: of(found) for name, found in of_batch(model, batch).items()}
+
+    def metric(model: nnx.Module, batches: Iterable[Any]) -> dict[str, float]:
+        totals: dict[str, np.ndarray] = {}
+        for batch in batches:
+            for name, parts in sums(model, batch).items():
+                totals[name] = totals.get(name, np.zeros(2)) + np.array([float(part) for part in parts])
+        return {name: float(np.float32(value / max(weight, 1e-30))) for name, (value, weight) in totals.items()}
+
+    return metric
