@@ -1,6 +1,6 @@
 """What one training step of a large output layer costs, in one run on the same machine.
 
-    python benchmarks/step_cost.py                (about 5 minutes on 2 cores; needs 20 GB of memory)
+    python benchmarks/step_cost.py                (about 8 minutes on 2 cores; needs 20 GB of memory)
     python benchmarks/step_cost.py --json costs.json
 
 All steps have the same shapes (dim 128, batch 256, 4096 shared log-uniform samples, one label, Adam) and start from the
@@ -8,8 +8,9 @@ embeddings: there is no encoder. Times are medians. What it should show:
 
 * a row-sparse step costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory: by `build`, by the
   pure functions of layer 1 (`cx.sampled_loss`, `cx.rows`) and by the modules of layer 2 (`cx.Head`, `cx.Optimizer` in
-  `nnx.jit`, dispatch included), in its graph mode and in its tree mode. They are measured by turns, and their ratios
-  to `build` are medians over the rounds, as the machine's speed may change between rounds;
+  `nnx.jit`, dispatch included), in Flax' graph mode, the same with `nnx.cached_partial`, and in its tree mode; and by
+  `fit`. (`build`, called without dispatch, is the same step.) They are measured by turns, and their ratios to
+  `build` are medians over the rounds, as the machine's speed may change between rounds;
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
   write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do; and where
   the rest goes: drawing, the loss of given logits, and the update of the rows, each alone;
@@ -42,6 +43,7 @@ from rich.table import Table
 
 import candax as cx
 from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.training.trainer import Trainer
 
 DIM, BATCH, NUM_SAMPLED, LEARNING_RATE = 128, 256, 4096, 1e-3
 
@@ -169,23 +171,32 @@ def pure_step(num_classes: int) -> Step:
     return Step("layer 1, pure", step, compiled.memory_analysis().temp_size_in_bytes)
 
 
-def module_step(num_classes: int, graph: bool = True) -> Step:
-    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit` (tree mode: no graph), whose dispatch counts."""
+def module_step(num_classes: int, mode: str = "modules") -> Step:
+    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit`, whose dispatch counts.
+
+    "modules" is Flax' graph mode, "cached" that with `nnx.cached_partial`, "tree mode" its tree mode.
+    """
     head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
     optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
 
-    @functools.partial(nnx.jit, donate_argnums=(0, 1), graph=graph)
+    @functools.partial(nnx.jit, donate_argnums=(0, 1), graph=mode != "tree mode")
     def update(head: cx.Head, optimizer: cx.Optimizer, batch: Batch) -> jax.Array:
         value, grads = cx.value_and_grad(lambda head: head.loss(batch.embeddings, batch.labels))(head)
         optimizer.update(head, grads)
         return value
 
     compiled = update.lower(head, optimizer, batches(num_classes)[0]).compile().compiled
-    return Step(
-        "layer 2, modules" if graph else "layer 2, tree mode",
-        lambda batch: update(head, optimizer, batch),
-        compiled.memory_analysis().temp_size_in_bytes,
-    )
+    bound = nnx.cached_partial if mode == "cached" else functools.partial
+    step = bound(update, head, optimizer)
+    return Step(f"layer 2, {mode}", step, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def loop_step(num_classes: int) -> Step:
+    """The same as `fit` runs it: arrays split from the modules once, in `jax.jit`, whose dispatch counts."""
+    head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
+    loss_fn = lambda head, batch: head.loss(batch.embeddings, batch.labels)  # noqa: E731
+    trainer = Trainer(head, cx.Optimizer(head, optax.adam(LEARNING_RATE)), loss_fn, accumulate=1)
+    return Step("fit", trainer.step, None)
 
 
 def products_step(num_classes: int) -> Step:
@@ -373,11 +384,12 @@ def main(
         classes: number of classes at which row-sparse, dense-gradient and full steps are compared.
     """
     costs = []
-    tree_step = functools.partial(module_step, graph=False)
+    cached_step = functools.partial(module_step, mode="cached")
+    tree_step = functools.partial(module_step, mode="tree mode")
     parts = (draw_part, loss_part, rows_part)
     for num_classes in (10**5, 10**6, 5 * 10**6):
         # Each group beside `build`, two tables with their moments at a time: four would not fit at the largest size.
-        groups = [(pure_step, products_step, traffic_step), (module_step,), (tree_step,)]
+        groups = [(pure_step, products_step, traffic_step), (module_step,), (cached_step,), (tree_step,), (loop_step,)]
         for number, group in enumerate([*groups, parts] if num_classes == 10**5 else groups):
             measured = by_turns([make(num_classes) for make in (library_step, *group)], num_classes, repeats)
             costs += measured[number > 0 :]
@@ -405,7 +417,7 @@ def report(costs: list[Cost], path: Path | None) -> None:
     ratios = {}
     for number in sizes:
         limit = at["limit: products", number] + at["limit: rows", number]
-        for step in ("layer 1, pure", "layer 2, modules", "layer 2, tree mode"):
+        for step in ("layer 1, pure", "layer 2, modules", "layer 2, cached", "layer 2, tree mode", "fit"):
             ratios[f"{step} / build, {number:,} classes"] = to_build[step, number]
         ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
     name = "layer 2, modules"

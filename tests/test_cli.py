@@ -64,6 +64,29 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
     assert "num_sampled was 8 and is 9" in fails(capsys, *common[:3], "--num-sampled", 9, *common[5:], "--steps", 30)
 
 
+def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):
+    run(
+        "train",
+        "--dataset",
+        dataset,
+        "--batch-size",
+        16,
+        "--dim",
+        8,
+        "--num-sampled",
+        8,
+        "--steps",
+        2,
+        "--out",
+        tmp_path,
+    )
+    run("export", tmp_path, "--out", tmp_path / "out")
+    assert np.load(tmp_path / "out" / "head.class_vectors.npy").shape == (20, 8)
+    assert (tmp_path / "out" / "head.safetensors").exists()
+    assert "with best/ in it" in fails(capsys, "export", tmp_path, "--best")
+    assert "expected a folder that fit has written" in fails(capsys, "export", tmp_path / "nothing")
+
+
 OTHERS = [(sampler, "css") for sampler in catalog.SAMPLERS if sampler not in compare.Compare().samplers]
 OTHERS += [("uniform", loss) for loss in catalog.LOSSES if loss not in compare.Compare().losses]
 
@@ -105,7 +128,7 @@ def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsy
 def test_unknown_names_are_refused_with_the_choices(capsys):
     assert "'log_uniform'" in fails(capsys, "compare", "--samplers", "psychic")
     assert "Unrecognized options: --stepz, 3" in fails(capsys, "compare", "--stepz", 3)
-    assert "compare, train, evaluate, diagnose, word2vec, neighbors, analogy, experiment" in fails(capsys)
+    assert "compare, train, evaluate, diagnose, word2vec, neighbors, analogy, export, experiment" in fails(capsys)
     assert "'abc'" in fails(capsys, "train", "--steps", "abc")
     with pytest.raises(SystemExit) as exit_:
         run("--help")

@@ -112,6 +112,17 @@ CI_ONLY: dict[str, set[str]] = {
     "training/test_bfloat16.py": {
         "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still"
     },
+    "training/test_fit.py": {
+        "test_a_run_in_parts_is_the_whole_run[10-Loader]",
+        "test_a_run_in_parts_is_the_whole_run[10-list]",
+        "test_a_run_in_parts_is_the_whole_run[5-Stateful]",
+        "test_a_signal_ends_the_step_and_saves",
+        "test_bad_batches_say_which_and_why",
+        "test_batches_of_any_kind_train_alike",
+        "test_others_keep_their_arrays",
+        "test_what_is_done_while_training_leaves_the_trainer_unharmed",
+        "test_what_the_user_s_functions_raise_loses_nothing",
+    },
     "training/test_launch.py": {"test_two_processes_train_as_one"},
     "training/test_loop.py": {
         "test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends",

@@ -109,7 +109,7 @@ class Head(nnx.Module):
         loss: Callable[..., Float[Array, "B"]] | None = None,
         table: "Embed | Head | Table | None" = None,
         vectors: Callable[..., Float[Array, "n dim"]] | None = None,
-        counts: Float[Array | np.ndarray, "num_classes"] | None = None,
+        counts: Float[Array | np.ndarray, "num_classes"] | Int[Array | np.ndarray, "num_classes"] | None = None,
         biases: bool | None = None,
         normalized: bool = False,
         transform: Transform | None = None,
@@ -145,6 +145,9 @@ class Head(nnx.Module):
         key = rngs.params()
         self.key_data = Constant(jax.random.key_data(key))
         self.draws = DrawCount(jnp.int32(0))
+        self.sampler: Sampler | None = None
+        self.loss_function: Callable[..., Any] = _no_loss
+        self._given: tuple[Any, Any] = None, None
         self.use(sampler, loss)
 
     def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, "B"]]) -> None:
@@ -157,7 +160,13 @@ class Head(nnx.Module):
         Raises:
             ValueError: where they do not fit each other.
         """
+        # Of what this head has itself, the parts that it was given.
+        if sampler is self.sampler:
+            sampler = self._given[0]
+        if loss is self.loss_function:
+            loss = self._given[1]
         check_sampler_and_loss(sampler, loss)
+        self._given = sampler, loss
         if self.placement is not None and sampler is not None:
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
         self.sampler, self.loss_function = sampler, _after(self.transform, loss)
@@ -259,7 +268,7 @@ class Head(nnx.Module):
             return_draw: return the ``Draw`` too; its ``statistics()`` say how good the candidates are.
             runs: where labels are neighbours in runs of words, these (-1: no word): label t of the prediction
                 ``r L + i`` is -1 or the word at the t-th of the places ``i - w ... i - 1, i + 1 ... i + w`` of run r,
-                with ``2 w = T``. Class vectors are then read once per place instead of once per label.
+                with ``2 w = T``, and distinct. Class vectors are then read once per place instead of once per label.
 
         Returns:
             The loss, float32; with ``return_draw`` the loss and the ``Draw``.
@@ -268,9 +277,8 @@ class Head(nnx.Module):
             ValueError: for arguments whose types or shapes do not fit.
         """
         check_reduction(reduction)
-        flat = predictions(
-            h, labels, num_classes=self.num_classes, num_valid=self.num_classes, where=where, weights=weights
-        )
+        sizes = {"num_classes": self.num_classes, "num_valid": self.num_classes}
+        flat = predictions(h, labels, **sizes, where=where, weights=weights, are_distinct=runs is not None)
         if self.sampler is None:
             if return_draw:
                 raise ValueError("expected a sampler with return_draw=True, got a head without one.")
@@ -462,6 +470,10 @@ def _the_same(where: Placement | None, vectors: Any) -> Placement | None:
             "to the module that makes the table."
         )
     return of_vectors
+
+
+def _no_loss(*args: Any) -> Any:
+    raise AssertionError("a head has a loss from its construction on")
 
 
 def _array(variable: Any) -> Any:

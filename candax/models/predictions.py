@@ -55,6 +55,7 @@ def predictions(
     num_valid: Any,
     where: Any = None,
     weights: Any = None,
+    are_distinct: bool = False,
 ) -> Predictions:
     """Checks and flattens what a loss is given.
 
@@ -65,6 +66,7 @@ def predictions(
         num_valid: of them, those that are classes.
         where: ``bool[...]``, which predictions count.
         weights: ``float[...]``.
+        are_distinct: no class stands twice among the labels of a prediction; they keep their places then.
 
     Returns:
         ``Predictions``.
@@ -99,7 +101,7 @@ def predictions(
     return Predictions(
         # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.
         jnp.where(counts[:, None], embeddings, 0),
-        distinct(jnp.where(invalid, -1, labels)),
+        jnp.where(invalid, -1, labels) if are_distinct else distinct(jnp.where(invalid, -1, labels)),
         flat_weights,
         invalid.any(axis=1),
         shape,

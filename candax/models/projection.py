@@ -121,6 +121,7 @@ def recover(
         >>> encoder = cx.models.RandomProjection(inner, 8, num_projected=4, rngs=nnx.Rngs(1))
         >>> slim = cx.models.Classifier(encoder, cx.models.Head(20, 4, rngs=nnx.Rngs(2)))
         >>> full = cx.models.recover(slim)
+        >>> import numpy as np
         >>> batch = cx.data.Batch(np.zeros((4, 3), np.int32), np.ones((4, 3), np.float32), np.zeros((4, 1), np.int32))
         >>> logits = [model(batch) @ model.head.vectors[...].T for model in (slim, full)]
         >>> full.head.vectors.shape, bool(jnp.allclose(*logits, atol=1e-6))

@@ -1,4 +1,4 @@
-"""What the processes of one run agree on: whether there is a next batch, of which shape, and whether to stop."""
+"""What the processes of one run agree on: the next batch, numbers measured, and when to stop."""
 
 import zlib
 from typing import Any
@@ -7,35 +7,65 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+_NONE, _BATCH, _ERROR = 0, 1, 2
+_STOPS = (None, "callback", "patience")
 
-def all_have(item: Any, done: int) -> bool:
-    """Whether there is another batch; every process must say the same.
+
+def next_batch(item: Any, done: int) -> Any:
+    """The item, a batch, or None where there is no other; every process must have the same.
 
     Raises:
+        Exception: the item, where it is one: what went wrong with this batch.
         ValueError: in all processes, where some have a batch and others have none, or their shapes differ.
     """
-    if jax.process_count() == 1:
-        return item is not None
-    shapes = "" if item is None else str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0].batch))
-    mine = np.array([item is not None, zlib.crc32(shapes.encode())], np.uint32)
-    everyone = np.asarray(multihost_utils.process_allgather(mine))
-    have = everyone[:, 0] > 0
-    if have.any() != have.all():
+    if jax.process_count() > 1:
+        _check(item, done)
+    if isinstance(item, Exception):
+        raise item
+    return item
+
+
+def _check(item: Any, done: int) -> None:
+    kind = _NONE if item is None else _ERROR if isinstance(item, Exception) else _BATCH
+    shapes = str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0].batch)) if kind == _BATCH else ""
+    kinds, sums = _gathered([kind, zlib.crc32(shapes.encode())]).T
+    if (kinds == _ERROR).any() and kind != _ERROR:
+        raise ValueError(
+            f"the batch of step {done} failed in the processes {np.flatnonzero(kinds == _ERROR).tolist()}."
+        )
+    if kind != _ERROR and len(set(kinds.tolist())) > 1:
         raise ValueError(
             f"expected every process to have a batch for step {done}, or none: the processes "
-            f"{np.flatnonzero(~have).tolist()} have run out of data. Give all processes equally many batches, or pass "
-            "num_steps."
+            f"{np.flatnonzero(kinds == _NONE).tolist()} have run out of data. Give all processes equally many batches, "
+            "or pass num_steps."
         )
-    if len(set(everyone[:, 1].tolist())) > 1:
+    if kind == _BATCH and len(set(sums.tolist())) > 1:
         raise ValueError(
             f"expected batches of the same shapes in every process, got others at step {done}: here {shapes}."
         )
-    return bool(have.all())
 
 
-def any_asks(asked: str | None) -> str | None:
-    """The signal that any process was given."""
+def all_stop(stopped: str | None, asked: str | None, failed: Exception | None) -> tuple[str | None, str | None]:
+    """Why any process stops, and the signal that any was sent; raises what failed, in all processes."""
+    if jax.process_count() > 1:
+        flags = _gathered([_STOPS.index(stopped), asked is not None, failed is not None]).max(axis=0)
+        stopped = _STOPS[int(flags[0])]
+        asked = (asked or "a signal to another process") if flags[1] else None
+        if flags[2] and failed is None:
+            raise RuntimeError("the callback raised an error in another process.")
+    if failed is not None:
+        raise failed
+    return stopped, asked
+
+
+def of_first(found: dict[str, float]) -> dict[str, float]:
+    """The numbers that the first process has measured: all must come to the same decisions."""
     if jax.process_count() == 1:
-        return asked
-    everyone = np.asarray(multihost_utils.process_allgather(np.array([asked is not None])))
-    return (asked or "a signal to another process") if everyone.any() else None
+        return found
+    numbers = multihost_utils.broadcast_one_to_all(np.array(list(found.values()), np.float32))
+    return dict(zip(found, np.asarray(numbers).tolist(), strict=True))
+
+
+def _gathered(mine: list[Any]) -> np.ndarray:
+    """Of every process its row of numbers."""
+    return np.asarray(multihost_utils.process_allgather(np.array(mine, np.uint32)))

@@ -22,6 +22,8 @@ logging.getLogger("absl").setLevel(logging.ERROR)
 
 # Of what is written below; a checkpoint of a newer one is refused.
 VERSION = 1
+# What reading missing or damaged files raises; other errors (no memory, no permission) are not of the checkpoint.
+_DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)
 _MODEL, _OPTIMIZER = "model", "optimizer"
 
 
@@ -47,7 +49,7 @@ class Checkpoints:
     Args:
         folder: of the run; created where missing.
         identity: what must be the same for a run to go on: JSON values by name (seed, batch size, data set ...). None:
-            any run is taken.
+            any run is taken, and only read.
         keep: how many checkpoints are kept, the newest.
         name: of the folder within.
 
@@ -62,7 +64,11 @@ class Checkpoints:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
         self._identity = None if identity is None else json.loads(json.dumps(identity))
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
+        # Who only reads must not clear away what a run is writing at this moment.
+        reads = identity is None
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None if reads else keep, cleanup_tmp_directories=not reads, create=not reads, read_only=reads
+        )
         self._manager = ocp.CheckpointManager(self.folder / name, options=options)
 
     def __enter__(self) -> "Checkpoints":
@@ -101,6 +107,15 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
         self._manager.save(step, args=args, force=True)
 
+    def wait(self) -> None:
+        """Until all that was saved is on disk."""
+        self._manager.wait_until_finished()
+
+    def forget_after(self, step: int) -> None:
+        """Deletes checkpoints of later steps, which a run that goes on from here will come to anew."""
+        for later in [other for other in self._manager.all_steps() if other > step]:
+            self._manager.delete(later)
+
     def about(self) -> About:
         """Of the newest checkpoint.
 
@@ -110,13 +125,15 @@ class Checkpoints:
         step, about = self._about()
         return About(step, about["position"], about["validation"], about["heads"])
 
-    def restore(self, model: nnx.Module, optimizer: Any) -> About:
-        """Writes the newest checkpoint into a model and its optimizer (None: that is left), where their arrays lie.
+    def restore(self, model: nnx.Module, optimizer: Any, step: int | None = None) -> About:
+        """Writes the newest checkpoint, or that of a step, into a model and its optimizer, where their arrays lie.
+
+        Without an optimizer its arrays are left.
 
         Raises:
             ValueError: where there is no checkpoint, or one that is damaged, of another model or of another run.
         """
-        step, about = self._about()
+        step, about = self._about(step)
         arrays, put = _named(model, optimizer)
         wanted = _shapes(arrays)
         found = about["arrays"]
@@ -126,9 +143,9 @@ class Checkpoints:
         put(self._read(step, about, jax.tree.map(ocp.utils.to_shape_dtype_struct, arrays)))
         return About(step, about["position"], about["validation"], about["heads"])
 
-    def read(self, names: Sequence[str | None]) -> dict[str, np.ndarray]:
-        """Some arrays of the newest checkpoint by name, without a model."""
-        step, about = self._about()
+    def read(self, names: Sequence[str | None], step: int | None = None) -> dict[str, np.ndarray]:
+        """Some arrays of the newest checkpoint, or that of a step, by name and without a model."""
+        step, about = self._about(step)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         abstract = {}
         for name in names:
@@ -146,16 +163,16 @@ class Checkpoints:
         )
         try:
             return self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
-        except Exception as error:
+        except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
 
-    def _about(self) -> tuple[int, dict[str, Any]]:
-        step = self.latest_step
-        if step is None:
+    def _about(self, step: int | None = None) -> tuple[int, dict[str, Any]]:
+        step = self.latest_step if step is None else step
+        if step is None or step not in self._manager.all_steps():
             raise ValueError(f"expected a checkpoint in {self._manager.directory}, found none. Train first.")
         try:
             about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
-        except Exception as error:
+        except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
         version = about.get("version", 0) if isinstance(about, dict) else 0
         if version != VERSION:

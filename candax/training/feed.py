@@ -3,14 +3,11 @@
 import base64
 import dataclasses
 import itertools
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-
-_BYTES = "base64"
 
 
 @runtime_checkable
@@ -72,9 +69,10 @@ class Feed:
             iterator has ``get_state`` and ``set_state`` (grain), or where it has ``state_dict`` and
             ``load_state_dict`` (torchdata).
         num_epochs: how many epochs; None: without end, but once through an iterator that cannot be restarted.
+        positions: whether to ask the iterable for its position after each batch.
     """
 
-    def __init__(self, batches: Iterable[Any] | BatchSource, num_epochs: int | None) -> None:
+    def __init__(self, batches: Iterable[Any] | BatchSource, num_epochs: int | None, positions: bool = True) -> None:
         if not isinstance(batches, BatchSource | Iterable):
             raise ValueError(
                 f"expected batches to be iterable, or to have batches_per_epoch, identity and [epoch, index], got "
@@ -82,6 +80,7 @@ class Feed:
             )
         self.batches = batches
         self.num_epochs = num_epochs
+        self._positions = positions
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -99,9 +98,14 @@ class Feed:
         if position is None or step == 0:
             return self._of_iterable(0, 0, None)
         if isinstance(self.batches, Sequence):  # the same batches in each epoch
+            if len(self.batches) < position["index"]:
+                raise ValueError(
+                    f"expected the batches that this run was stopped in, at least {position['index']}, got "
+                    f"{len(self.batches)}."
+                )
             rest = itertools.islice(self.batches, position["index"], None)
             return self._of_iterable(position["epoch"], position["index"], None, rest)
-        if position["state"] is not None:
+        if position["state"] is not None and _has_position(self.batches):
             return self._of_iterable(position["epoch"], position["index"], position["state"])
         if not skip:
             raise ValueError(
@@ -135,12 +139,12 @@ class Feed:
             iterator, rest = iter(loader) if rest is None else rest, None
             if state is not None and hasattr(iterator, "set_state"):
                 iterator.set_state(_decoded(state))
-            resumed, state = state is not None, None
+            resumed, state = state is not None or index > 0, None
             before: Fed | None = None
             for batch in iterator:
                 if before is not None:
                     yield before
-                before, index = Fed(batch, epoch, index, False, _state_of(loader, iterator)), index + 1
+                before, index = self._fed(batch, epoch, index, iterator), index + 1
             if before is not None:
                 yield before._replace(last=True)
             elif not resumed:
@@ -154,30 +158,60 @@ class Feed:
             if iterator is loader:
                 return
 
+    def _fed(self, batch: Any, epoch: int, at: int, iterator: Any) -> Fed:
+        state, loader = None, self.batches
+        if self._positions and hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
+            state = _encoded(iterator.get_state())
+        elif self._positions and _has_state_dict(loader):
+            state = _encoded(loader.state_dict())  # type: ignore[union-attr]
+        return Fed(batch, epoch, at, False, state)
 
-def _state_of(loader: Any, iterator: Any) -> Any:
-    if hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
-        return _encoded(iterator.get_state())
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return _encoded(loader.state_dict())
-    return None
+
+def _has_state_dict(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def _has_position(loader: Any) -> bool:
+    return _has_state_dict(loader) or hasattr(iter(loader), "set_state")
 
 
 def _encoded(state: Any) -> Any:
-    """As JSON values: nothing is ever pickled."""
+    """As JSON values: nothing is ever pickled. What JSON does not know becomes ``[kind, content]``."""
+    if state is None or isinstance(state, bool | int | float | str):
+        return state
     if isinstance(state, bytes):
-        return {_BYTES: base64.b64encode(state).decode()}
-    try:
-        return json.loads(json.dumps(state))
-    except TypeError as error:
-        raise ValueError(
-            f"expected the position of the batches to be bytes or JSON values (numbers, texts, lists, dicts), got "
-            f"{type(state).__name__} with something else in it: {error}."
-        ) from error
+        return ["bytes", base64.b64encode(state).decode()]
+    if isinstance(state, list | tuple):
+        return ["list" if isinstance(state, list) else "tuple", [_encoded(part) for part in state]]
+    if isinstance(state, Mapping):
+        return ["dict", [[_encoded(key), _encoded(value)] for key, value in state.items()]]
+    if hasattr(state, "__array__"):
+        array = np.asarray(state)
+        kind = "tensor" if type(state).__module__.startswith("torch") else "array"
+        return [kind, [base64.b64encode(array.tobytes()).decode(), str(array.dtype), list(array.shape)]]
+    raise ValueError(
+        f"expected the position of the batches to be made of numbers, texts, bytes, arrays, lists and dicts, got "
+        f"{type(state).__name__} in it. Without a folder none is asked for."
+    )
 
 
 def _decoded(state: Any) -> Any:
-    return base64.b64decode(state[_BYTES]) if isinstance(state, dict) and set(state) == {_BYTES} else state
+    if not isinstance(state, list):
+        return state
+    kind, content = state
+    if kind == "bytes":
+        return base64.b64decode(content)
+    if kind in ("list", "tuple"):
+        parts = [_decoded(part) for part in content]
+        return parts if kind == "list" else tuple(parts)
+    if kind == "dict":
+        return {_decoded(key): _decoded(value) for key, value in content}
+    array = np.frombuffer(base64.b64decode(content[0]), content[1]).reshape(content[2]).copy()
+    if kind == "tensor":
+        import torch
+
+        return torch.from_numpy(array)
+    return array
 
 
 def on_host(batch: Any, what: str) -> Any:
@@ -186,7 +220,8 @@ def on_host(batch: Any, what: str) -> Any:
     Raises:
         ValueError: for leaves that are no arrays of numbers, and integers beyond 32 bits, which JAX would wrap.
     """
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type) and jax.tree.leaves(batch) == [batch]:
+    is_data = dataclasses.is_dataclass(batch) and not isinstance(batch, type)
+    if is_data and len(leaves := jax.tree.leaves(batch)) == 1 and leaves[0] is batch:
         # Dataclasses that JAX does not know yet: all their fields are arrays.
         jax.tree_util.register_dataclass(type(batch), [field.name for field in dataclasses.fields(batch)], [])
 
@@ -226,8 +261,14 @@ def field(batch: Any, name: str) -> Any:
     return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
 
 
-def ready(feed: Iterator[Fed], place: Callable[[Any], Any]) -> Iterator[tuple[Fed, Any]]:
-    """Each batch on the host, and on the device."""
-    for fed in feed:
-        host = fed._replace(batch=on_host(fed.batch, fed.name))
-        yield host, place(host.batch)
+def ready(
+    feed: Iterator[Fed], check: Callable[[Fed], None], place: Callable[[Any], Any]
+) -> Iterator[tuple[Fed, Any] | Exception]:
+    """Each batch on the host, checked, and on the device; or what went wrong with it, as the last."""
+    try:
+        for fed in feed:
+            host = fed._replace(batch=on_host(fed.batch, fed.name))
+            check(host)
+            yield host, place(host.batch)
+    except Exception as error:  # raised by the loop, which saves first and tells other processes
+        yield error

@@ -8,6 +8,7 @@ clusters that JAX knows it needs none.
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,15 +42,22 @@ def launch(num_processes: int, command: list[str]) -> int:
         )
         for index in range(num_processes)
     ]
+    interrupted = False
     try:
         while True:
+            try:
+                time.sleep(_POLL)
+            except KeyboardInterrupt:
+                # A terminal sends it to all processes: they save and end by themselves. A second one ends them.
+                if interrupted:
+                    raise
+                interrupted = True
             states = [process.poll() for process in running]
             failed = [status for status in states if status]
             if failed:
                 return failed[0]
             if all(status == 0 for status in states):
                 return 0
-            time.sleep(_POLL)
     finally:
         for process in running:
             if process.poll() is None:
@@ -70,6 +78,8 @@ def main() -> int:
     parser.add_argument("num_processes", type=int, help="how many processes")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a Python script and its arguments")
     arguments = parser.parse_args()
+    # Python would end without ending the processes; now they are sent the signal, and save.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not arguments.command:
         parser.error("expected a Python script after the number of processes")
     return launch(arguments.num_processes, [sys.executable, *arguments.command])

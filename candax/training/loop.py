@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from candax.training import agreement
 from candax.training.checking import check, check_ids
 from candax.training.checkpoints import Checkpoints
 from candax.training.clock import Bar, Clock
-from candax.training.feed import BatchSource, Fed, Feed, ready, size_of
+from candax.training.feed import BatchSource, Fed, Feed, field, ready, size_of
 from candax.training.metrics_log import MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.stopping import Interrupted, Signals
@@ -95,7 +95,9 @@ def fit(
             model's head for the batch's ``labels`` (and ``where``, ``weights``); a pair is inputs and labels.
         accumulate: into how many micro-batches a batch is cut, one computed after the other, for its memory.
         validation: what to measure on the way, and when to stop.
-        callback: ``callback(step, metrics)``, called with each record; training stops where it returns True.
+        callback: ``callback(step, metrics)``, called with each record; training stops where it returns True. What it
+            raises ends the run, which is saved first. It may look at the model and change its values; arrays that it
+            takes from the model live until the next step: copy what is to be kept (``jnp.copy``).
         folder: of the run, or None to write nothing.
         identity: settings that a resumed run must share, besides those of the batches: JSON values.
         checkpoint_every: steps between checkpoints; None: at the end only.
@@ -134,7 +136,7 @@ def fit(
     _check_options(model, optimizer, num_steps, num_epochs, log_every, checkpoint_every, accumulate)
     if num_steps is None and num_epochs is None:
         num_epochs = 1
-    feed = Feed(batches, num_epochs)
+    feed = Feed(batches, num_epochs, positions=folder is not None)
     run = _Run(model, optimizer, loss_fn, accumulate, validation, callback)
     with contextlib.ExitStack() as stack:
         position = None
@@ -143,43 +145,48 @@ def fit(
             run.open(stack, Path(folder), full_identity, keep)
             position = run.restore()
         start = run.done
-        run.log = MetricsLog(None if folder is None else Path(folder) / "metrics.jsonl", resumed_step=start)
+        # One process writes for all.
+        log = None if folder is None or jax.process_index() else Path(folder) / "metrics.jsonl"
+        run.log = MetricsLog(log, resumed_step=start)
         run.clock = Clock(run.log.records[-1]["seconds"] if run.log.records else 0.0)
         run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
-        if (num_steps is not None and start >= num_steps) or _is_over(position, num_epochs):
+        if run.is_over(num_steps, num_epochs, position):
             return run.result()
-        placed = prefetch(ready(feed.start(start, position, skip), run.trainer.place))
+        placed = prefetch(ready(feed.start(start, position, skip), run.check, run.trainer.place))
         source = stack.enter_context(contextlib.closing(placed))
         signals = stack.enter_context(Signals())
         if on_start is not None:
             on_start()
         stack.callback(run.trainer.synchronise)
-        while num_steps is None or run.done < num_steps:
+        while run.stopped is None and (num_steps is None or run.done < num_steps):
             item = next(source, None)
-            if not agreement.all_have(item, run.done):
+            with run.saved_on_error():
+                item = agreement.next_batch(item, run.done)
+            if item is None:
                 break
-            assert item is not None
             fed, batch = item
             run.step(fed, batch)
-            asked = agreement.any_asks(signals.asked)
-            ends = run.done == num_steps or asked is not None
+            ends = run.done == num_steps
             checkpoint_due = ends or (checkpoint_every is not None and run.done % checkpoint_every == 0)
             # Records at checkpoints too, so that the means of a resumed run cover the same steps.
             if run.done % log_every == 0 or checkpoint_due:
                 run.record()
-            run.validate(fed)
-            if checkpoint_due or run.stopped is not None:
-                run.save(fed)
-            if asked is not None and run.stopped is None and run.done != num_steps:
+            with run.saved_on_error():
+                run.validate(fed)
+                failed = run.call_back()
+                run.stopped, asked = agreement.all_stop(run.stopped, signals.asked, failed)
+            if checkpoint_due:
+                run.save()
+            if asked is not None and not ends:
+                signals.obeyed = True
+                run.finish()
                 raise Interrupted(_how_to_go_on(asked, run.done, folder))
-            if run.stopped is not None:
-                return run.result()
         run.finish()
-        if num_steps is not None and run.done < num_steps and num_epochs is None:
+        if run.stopped is None and not run.is_over(num_steps, num_epochs, run.position):
             raise ValueError(
-                f"expected batches for {num_steps} steps, got batches for {run.done} only"
+                f"expected batches for {_asked_for(num_steps, num_epochs)}, got batches for {run.done} steps only"
                 f"{'' if folder is None else f'; the run is saved in {folder}'}. An iterator that is used up cannot be "
-                "started again: pass a list, a loader, or an object whose __iter__ starts anew; or fewer num_steps."
+                "started again: pass a list, a loader, or an object whose __iter__ starts anew; or ask for less."
             )
     return run.result()
 
@@ -211,6 +218,8 @@ class _Run:
         self.bar: Bar
         self._saved = 0
         self._last: Fed | None = None
+        self._restored: dict[str, Any] | None = None
+        self._records: list[dict[str, Any]] = []
         self._unread: deque[tuple[Fed, Array]] = deque()
         self._unrecorded: list[Any] = []
         self._examples = 0
@@ -220,7 +229,8 @@ class _Run:
         """The folders of checkpoints."""
         self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
         if self.validation is not None and self.validation.best is not None:
-            best = Checkpoints(folder, identity=identity, keep=1, name="best")
+            # Two, for a run that is killed while it saves a better one.
+            best = Checkpoints(folder, identity=identity, keep=2, name="best")
             self.best_checkpoints = stack.enter_context(best)
 
     def restore(self) -> dict[str, Any] | None:
@@ -231,13 +241,55 @@ class _Run:
         about = self.checkpoints.restore(self.model, self.optimizer)
         self.trainer.reload()
         self.done = self._saved = about.step
-        self.best = about.validation
+        self.best, self._restored = about.validation, about.position
+        if self.best_checkpoints is not None:
+            self.best_checkpoints.forget_after(about.step)
         return about.position
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Of the batches, after the last one used."""
+        return self._restored if self._last is None else self._last.position
+
+    def is_over(self, num_steps: int | None, num_epochs: int | None, position: dict[str, Any] | None) -> bool:
+        """Whether all has been done that was asked for, or early stopping has ended the run before."""
+        patience = None if self.validation is None else self.validation.patience
+        if patience is not None and self.best.get("since", 0) >= patience:
+            self.stopped = "patience"
+            return True
+        if num_steps is not None and self.done >= num_steps:
+            return True
+        if num_epochs is None or position is None:
+            return num_epochs == 0
+        after_last = self._last is not None and self._last.last
+        return position["epoch"] + (after_last and position["state"] is not None) >= num_epochs
+
+    def check(self, fed: Fed) -> None:
+        """Labels, where it is known what they are; ValueError."""
+        if self.loss_fn is not loss_of_labels:
+            return
+        labels = np.asarray(parts_of(fed.batch)[1])
+        where = field(fed.batch, "where")
+        if where is not None and np.shape(where) == labels.shape[: np.ndim(where)]:
+            labels = labels[np.asarray(where, bool)]
+        check_ids(labels, head_of(self.model).num_classes, f"labels of {fed.name}")
+
+    @contextlib.contextmanager
+    def saved_on_error(self) -> Iterator[None]:
+        """What the user's own functions raise loses nothing; a loss that is not finite is not saved."""
+        try:
+            yield
+        except FloatingPointError:
+            raise
+        except BaseException:
+            if jax.process_count() == 1:  # others would wait for all to save
+                self._unread.clear()
+                self.save()
+                self.wait()
+            raise
 
     def step(self, fed: Fed, batch: Any) -> None:
         """One step of training."""
-        if self.loss_fn is loss_of_labels:
-            check_ids(parts_of(fed.batch)[1], head_of(self.model).num_classes, f"labels of {fed.name}")
         self.trainer.refresh(self.done)
         out = self.trainer.step(batch)
         self._unread.append((fed, out[0]))
@@ -249,8 +301,9 @@ class _Run:
             self.clock.start()
             self._started = True
         self.done += 1
-        while len(self._unread) > _LATER:
-            self._look()
+        with self.saved_on_error():
+            while len(self._unread) > _LATER:
+                self._look()
 
     def _look(self) -> None:
         """Looks at the oldest loss that nobody has looked at."""
@@ -295,60 +348,75 @@ class _Run:
             self._look()
         with self.clock.paused(self.trainer.arrays):
             self.trainer.synchronise()
-            found = asked.measure(self.model)
+            found = agreement.of_first(asked.measure(self.model))
             self._write({"step": self.done, "seconds": self.clock.seconds, **found})
             if asked.best is not None:
-                self._compare(asked, found, fed)
+                self._compare(asked, found)
 
-    def _compare(self, asked: Validation, found: dict[str, float], fed: Fed) -> None:
+    def _compare(self, asked: Validation, found: dict[str, float]) -> None:
         assert asked.best is not None
         if asked.best not in found:
             raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
         if asked.better(found[asked.best], self.best.get("value")):
             self.best = {"step": self.done, "value": found[asked.best], "since": 0}
             if self.best_checkpoints is not None:
-                self._save_in(self.best_checkpoints, fed)
+                self._save_in(self.best_checkpoints)
             return
         self.best = {**self.best, "since": self.best.get("since", 0) + 1}
         if asked.patience is not None and self.best["since"] >= asked.patience:
             self.stopped = "patience"
 
     def _write(self, record: dict[str, Any]) -> None:
-        """Logs a record; where the callback raises, the run is saved first."""
         self.log.write(record)
-        if self.callback is None:
-            return
+        self._records.append(record)
+
+    def call_back(self) -> Exception | None:
+        """Gives the records of this step to the callback; what it raised."""
+        records, self._records = self._records, []
+        if self.callback is None or not records:
+            return None
         self.trainer.synchronise()
         try:
-            stop = self.callback(self.done, {name: float(value) for name, value in record.items()})
-        except BaseException:
-            assert self._last is not None
-            self.save(self._last)
-            raise
-        # It may have changed the model.
-        self.trainer.reload()
-        if stop is True:
+            stops = [self.callback(self.done, {name: float(of) for name, of in record.items()}) for record in records]
+            for stop in stops:
+                if stop not in (None, False, True):
+                    raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
+            self.trainer.reload()  # it may have changed the model
+        except Exception as error:
+            return error
+        if True in stops:
             self.stopped = "callback"
-        elif stop not in (None, False):
-            raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
+        return None
 
-    def save(self, fed: Fed) -> None:
+    def save(self) -> None:
         """Writes a checkpoint, once per step."""
-        if self.checkpoints is None or self._saved == self.done:
+        if self.checkpoints is None or self._saved == self.done or self._last is None:
             return
         with self.clock.paused(self.trainer.arrays):
-            self._save_in(self.checkpoints, fed)
+            if self.best_checkpoints is not None:
+                self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
+            self._save_in(self.checkpoints)
         self._saved = self.done
 
-    def _save_in(self, checkpoints: Checkpoints, fed: Fed) -> None:
+    def _save_in(self, checkpoints: Checkpoints) -> None:
+        assert self._last is not None
         self.trainer.synchronise()
-        checkpoints.save(self.done, self.model, self.optimizer, fed.position, self.best)
+        checkpoints.save(self.done, self.model, self.optimizer, self._last.position, self.best)
+
+    def wait(self) -> None:
+        """Until all is on disk."""
+        for checkpoints in (self.best_checkpoints, self.checkpoints):
+            if checkpoints is not None:
+                checkpoints.wait()
 
     def finish(self) -> None:
-        """At the end of the batches: a record and a checkpoint, unless there are such of this step."""
-        if self._last is not None:
-            self.record()
-            self.save(self._last)
+        """At the end: a record and a checkpoint, unless there are such of this step; all is on disk."""
+        self.record()
+        failed = self.call_back()
+        self.save()
+        self.wait()
+        if failed is not None:
+            raise failed
 
     def result(self) -> Fitted:
         """What the run came to."""
@@ -378,17 +446,19 @@ def _check_options(
             raise ValueError(f"expected {name} to be an integer >= {least}, got {value!r}.")
 
 
-def _is_over(position: dict[str, Any] | None, num_epochs: int | None) -> bool:
-    return position is not None and num_epochs is not None and position["epoch"] >= num_epochs
-
-
 def _total(batches: Any, num_steps: int | None, num_epochs: int | None) -> int | None:
     """Steps of the whole run, where they are known."""
     per_epoch = getattr(batches, "batches_per_epoch", None)
-    if per_epoch is None and hasattr(batches, "__len__"):
-        per_epoch = len(batches)
+    if per_epoch is None:
+        with contextlib.suppress(TypeError):  # torch's loaders of streams have a __len__ that raises
+            per_epoch = len(batches)
     whole = None if per_epoch is None or num_epochs is None else per_epoch * num_epochs
     return min((number for number in (num_steps, whole) if number is not None), default=None)
+
+
+def _asked_for(num_steps: int | None, num_epochs: int | None) -> str:
+    asked = {"steps": num_steps, "epochs": num_epochs}
+    return " and ".join(f"{number} {what}" for what, number in asked.items() if number is not None)
 
 
 def _how_to_go_on(asked: str, done: int, folder: str | Path | None) -> str:

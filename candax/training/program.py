@@ -12,20 +12,21 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree, UInt32
 
 from candax.base import Classes, Sampler, State, never, pytree, static_field
 from candax.models import Classifier, tables_of
 from candax.models.head import INIT
 from candax.models.head import Head as TrainedHead
 from candax.models.sampled import check_sampler_and_loss
+from candax.rows.by_rows import rowwise
 from candax.rows.placement import place_table, placement, replicate
 from candax.rows.rounding import Rounding
 from candax.rows.tables import Constant
 from candax.training.feed import BatchSource
 from candax.training.loop import fit
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import compiled_step
+from candax.training.trainer import Graph, compiled_step
 from candax.training.validation import Validation
 
 
@@ -50,10 +51,11 @@ class TrainState:
     @property
     def nodes(self) -> tuple[Classifier, Optimizer]:
         """Model and optimizer, made of these arrays."""
-        return nnx.merge(self.graph, self.arrays)
+        # Copies of the variables: what is done to these modules leaves the state as it is.
+        return nnx.merge(self.graph, self.arrays, copy=True)
 
     @property
-    def step(self) -> Int[Array, ""]:
+    def step(self) -> UInt32[Array, ""]:
         """Steps done."""
         return self.nodes[1].step[...]
 
@@ -171,6 +173,7 @@ def build(
     num_classes = abstract.head.num_classes
     where = placement(mesh, axis, num_shards, num_classes)
     # Found to be wrong here, and not when training starts.
+    rowwise(optimizer, rounding=rounding)
     nnx.eval_shape(lambda: Optimizer(nnx.Dict(), optimizer, clip_norm=clip_norm, rounding=rounding))
 
     def start(made: Classifier, key_data: Array, seed: int) -> tuple[Classifier, Optimizer]:
@@ -197,7 +200,7 @@ def build(
         return reduce(trained.head.loss(trained(batch), jnp.asarray(batch.labels), reduction="none", runs=runs))
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Float[Array, ""]]:
-        arrays, (value, _) = compiled_step(loss_fn, 1)(state.graph, state.arrays, batch)
+        arrays, (value, _) = compiled_step(loss_fn, 1)(Graph(state.graph), state.arrays, batch)
         return TrainState(arrays, state.graph), value
 
     def refresh(state: TrainState) -> TrainState:

@@ -66,8 +66,9 @@ def load(
     model, optimizer = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nnx.Module) or not isinstance(optimizer, Optimizer | None):
         raise ValueError(f"expected make() to return a model, or a model and a candax.Optimizer, got {made!r}.")
+    step = _best_step(folder) if best else None
     with _saved(folder, best) as checkpoints:
-        about = checkpoints.restore(model, optimizer)
+        about = checkpoints.restore(model, optimizer, step)
     return Loaded(model, optimizer, about.step, about.position)
 
 
@@ -92,11 +93,13 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     """
     from safetensors.numpy import save
 
+    step = _best_step(folder) if best else None
     with _saved(folder, best) as checkpoints:
         heads = {name: head for name, head in checkpoints.about().heads.items() if head["vectors"] is not None}
         if not heads:
             raise ValueError(f"expected a run of a model with a candax.Head, got none in {folder}.")
-        arrays = checkpoints.read([head[part] for head in heads.values() for part in ("vectors", "biases")])
+        arrays = checkpoints.read([head[part] for head in heads.values() for part in ("vectors", "biases")], step)
+    arrays = {name: _wide(array) for name, array in arrays.items()}
     written = []
     Path(out).mkdir(parents=True, exist_ok=True)
 
@@ -119,6 +122,17 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
         if importlib.util.find_spec("faiss") is not None:
             write(f"{name}.faiss", _faiss_index(parts, head["normalized"]))
     return written
+
+
+def _best_step(folder: str | Path) -> int | None:
+    """The best step as the newest checkpoint knows it; a run that was killed may have begun to save another."""
+    with _saved(folder, best=False) as checkpoints:
+        return checkpoints.about().validation.get("step")
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """float32 of what NumPy's format does not know."""
+    return array.astype(np.float32) if array.dtype.kind not in "biuf" else array
 
 
 def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:

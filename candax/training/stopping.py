@@ -13,10 +13,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Signals:
-    """Within ``with``, the first Ctrl-C or SIGTERM is only noted; a second one acts as usual."""
+    """Within ``with``, the first Ctrl-C or SIGTERM is only noted; a second one of its kind acts as usual.
+
+    Attributes:
+        asked: the first signal's name.
+        obeyed: set it where the signal was acted on; else it is sent again at the end.
+    """
 
     def __init__(self) -> None:
         self.asked: str | None = None
+        self.obeyed = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -25,14 +31,17 @@ class Signals:
             self._before = {number: signal.signal(number, self._note) for number in _ASKING}
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._restore()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for number in list(self._before):
+            self._restore(number)
+        if self.asked is not None and not self.obeyed and error is None:
+            # It came too late to stop this run; what follows it must stop all the same.
+            signal.raise_signal(signal.Signals[self.asked])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number).name
-        self._restore()
+        self.asked = self.asked or signal.Signals(number).name
+        self._restore(number)
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+    def _restore(self, number: int) -> None:
+        if number in self._before:
+            signal.signal(number, self._before.pop(number))

@@ -20,6 +20,7 @@ from candax.rows.tables import Table
 from candax.training.feed import field
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
+from candax.training.validation import RESERVED
 
 LossFunction = Callable[[Any, Any], Any]
 # Of what a loss function returns beside the loss: the sum of the weights of its predictions. Means are taken by it.
@@ -74,6 +75,20 @@ def parts_of(batch: Any) -> tuple[Any, Any]:
     return batch, labels
 
 
+class Graph:
+    """The structure of modules, whose hash is taken once and not in each step."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self._hash = hash(graph)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Graph) and self.graph == other.graph)
+
+
 class Trainer:
     """Model and optimizer in training. Call ``synchronise`` before either is read, ``reload`` after it was changed."""
 
@@ -82,13 +97,19 @@ class Trainer:
         self.mesh = _mesh_of(model)
         if self.mesh is not None:
             replicate(self.mesh, model, optimizer)
+        _own((model, optimizer))
         self._step = compiled_step(loss_fn, accumulate)
         self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head) and node.sampler is not None]
         self.reload()
 
     def reload(self) -> None:
         """Takes the arrays out of model and optimizer."""
-        self._graph, self._arrays = nnx.split((self.model, self.optimizer))
+        _check_mode(self._heads)
+        graph, self._arrays = nnx.split((self.model, self.optimizer))
+        seen: set[int] = set()
+        # An array under two variables would be donated twice.
+        self._arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self._arrays)
+        self._graph = Graph(graph)
         self._known = True
 
     def synchronise(self) -> None:
@@ -120,6 +141,25 @@ class Trainer:
         if self.mesh is None:
             return jax.device_put(batch)
         return jax.tree.map(functools.partial(_spread, self.mesh, _axes_of(self.model, self.mesh)), batch)
+
+
+def _own(nodes: Any) -> None:
+    """Gives variables arrays that nobody else holds, one after the other: the step frees what it replaces."""
+    for _, variable in nnx.iter_graph(nodes):
+        if isinstance(variable, nnx.Variable):
+            variable.set_value(jax.tree.map(lambda leaf: leaf.copy(), variable.get_value()))
+
+
+def _again(leaf: Any, seen: set[int]) -> bool:
+    if id(leaf) in seen:
+        return True
+    seen.add(id(leaf))
+    return False
+
+
+def _check_mode(heads: list[Head]) -> None:
+    if any(head.deterministic for head in heads):
+        raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
 
 
 def _spread(mesh: Mesh, axes: tuple[str, ...], leaf: Any) -> Array:
@@ -165,13 +205,13 @@ def compiled_step(loss_fn: LossFunction, accumulate: int) -> Any:
     def gradients(model: nnx.Module, batch: Any) -> Any:
         def objective(model: nnx.Module) -> tuple[Array, dict[str, Array]]:
             out = loss_fn(model, batch)
-            return out if isinstance(out, tuple) else (out, {})
+            return (out[0], _checked(out[1:])) if isinstance(out, tuple) else (out, {})
 
         return value_and_grad(objective, has_aux=True)(model)
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-    def step(graph: Any, arrays: PyTree, batch: Any) -> tuple[PyTree, Any]:
-        model, optimizer = nnx.merge(graph, arrays)
+    def step(graph: Graph, arrays: PyTree, batch: Any) -> tuple[PyTree, Any]:
+        model, optimizer = nnx.merge(graph.graph, arrays)
         if accumulate == 1:
             out, grads = gradients(model, batch)
         else:
@@ -180,6 +220,20 @@ def compiled_step(loss_fn: LossFunction, accumulate: int) -> Any:
         return nnx.state((model, optimizer)), out
 
     return step
+
+
+def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
+    """Numbers by name beside a loss; ValueError for anything else."""
+    found = aux[0] if len(aux) == 1 else aux
+    if not isinstance(found, dict) or any(jnp.ndim(value) for value in found.values()):
+        raise ValueError(
+            f"expected loss_fn to return a loss, or a loss and a dict of numbers by name, got a {type(found).__name__} "
+            f"beside the loss{', with arrays that are no scalars' if isinstance(found, dict) else ''}."
+        )
+    taken = {"loss", "examples_per_s", *RESERVED} & set(found)
+    if taken:
+        raise ValueError(f"expected other names than {sorted(taken)} beside the loss, which records have themselves.")
+    return found
 
 
 def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:

@@ -13,6 +13,8 @@ from flax import nnx
 
 from candax.training.feed import on_host
 
+# Names of every record, besides those of metrics.
+RESERVED = ("step", "seconds")
 Metric = Callable[[nnx.Module, Iterable[Any]], Any]
 
 
@@ -24,7 +26,8 @@ class Validation:
         batches: that can be iterated again and again, such as a list or a loader; or a function that makes an iterable
             anew each time. (A generator would be empty the second time: that is an error.)
         metric: ``metric(model, batches) -> number``, or a dict of numbers; ``mean_over`` makes one of a function of one
-            batch. The model is a copy in evaluation mode.
+            batch. The model is a copy in evaluation mode; arrays taken from it live until the next step. Of several
+            processes the first one's numbers count.
         every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
         best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
             metric that returns one number calls it "metric". None: no best.
@@ -107,12 +110,16 @@ def numbers(found: Any) -> dict[str, float]:
     named: Mapping[str, Any] = found if isinstance(found, Mapping) else {"metric": found}
     result = {}
     for name, value in named.items():
-        if not isinstance(name, str) or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+        dtype = np.asarray(value).dtype
+        is_number = jnp.issubdtype(dtype, jnp.number) or dtype == np.bool_
+        if not isinstance(name, str) or np.ndim(value) or not is_number:
             shape = list(np.shape(value))
             raise ValueError(
                 f"expected a metric to return a number or a dict of numbers by name, got {type(value).__name__}"
                 f"{shape or ''} for {name!r}: return its mean, say."
             )
+        if name in RESERVED:
+            raise ValueError(f"expected another name for a metric than {name!r}, which records have themselves.")
         result[name] = float(value)
     return result
 

@@ -61,7 +61,7 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     def diverges(*args, **options):
         raise FloatingPointError("the loss is nan")
 
-    monkeypatch.setattr(training, "fit", diverges)
+    monkeypatch.setattr(training, "fit_program", diverges)
     run(*command, "--seeds", 0, 1)
     assert "(1 diverged)" in " ".join(capsys.readouterr().out.split())
     assert json.loads((out / "results.json").read_text())["runs"]["reference"]["1"] == {"diverged": "the loss is nan"}

@@ -1,6 +1,5 @@
 """Samplers follow training through layers 1 and 2 as they do in ``build``: the same states after the same steps."""
 
-import dataclasses
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -81,12 +80,14 @@ def by_build(name):
     program = cx.training.build(classifier, sampler=SAMPLERS[name], loss=cx.losses.css, optimizer=optimizer())
     state = program.init(0)
     # The same key and the same class vectors.
+    model, trainer = state.nodes
+    for variable in ("key_data", "vectors", "biases"):
+        getattr(model.head, variable).set_value(jnp.array(getattr(head, variable)[...]))
     key = jax.random.wrap_key_data(head.key_data[...])
-    tables = {"class_vectors": jnp.array(head.vectors[...]), "class_biases": jnp.array(head.biases[...])}
-    sampler = SAMPLERS[name].init(jax.random.fold_in(key, INIT), head.classes())
-    state = dataclasses.replace(
-        state, key_data=jnp.array(head.key_data[...]), tables=tables, sampler=jax.tree.map(jnp.array, sampler)
+    model.head.state.set_value(
+        jax.tree.map(jnp.array, SAMPLERS[name].init(jax.random.fold_in(key, INIT), head.classes()))
     )
+    state = cx.training.TrainState.of(model, trainer)
     losses = []
     for step, batch in enumerate(batches()):
         if program.schedule(step):

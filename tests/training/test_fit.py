@@ -19,6 +19,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax.training import feed
 from candax.training.validation import numbers
 
 NUM, DIM, SIZE = 50, 6, 8
@@ -227,8 +228,10 @@ def test_epochs_and_batches_that_end():
     assert fit(pairs(5), num_steps=None).step == 5
     assert fit(pairs(5), num_steps=None, num_epochs=3).step == 15
     assert fit(iter(pairs(5)), num_steps=None).step == 5
-    with pytest.raises(ValueError, match="expected batches for 12 steps, got batches for 5 only"):
+    with pytest.raises(ValueError, match="expected batches for 12 steps, got batches for 5 steps only"):
         fit(iter(pairs(5)))
+    with pytest.raises(ValueError, match="expected batches for 3 epochs, got batches for 5 steps only"):
+        fit(iter(pairs(5)), num_steps=None, num_epochs=3)
     with pytest.raises(ValueError, match="an iterator that has been used already"):
         fit(iter([]))
 
@@ -437,3 +440,111 @@ def test_bad_batches_say_which_and_why(tmp_path):
     model, optimizer = make(optax.sgd(1e38))
     with pytest.raises(FloatingPointError, match=r"the loss is .* Lower the learning rate"):
         fit(pairs(), model, optimizer, num_steps=50)
+
+
+def test_reading_a_run_while_it_is_saved_leaves_it_alone(tmp_path):
+    """Half of a checkpoint lies there while it is written; who reads must not clear it away."""
+    fit(pairs(), num_steps=2, folder=tmp_path)
+    half = tmp_path / "checkpoints" / "9.orbax-checkpoint-tmp"
+    half.mkdir()
+    cx.training.load(tmp_path, Model)
+    cx.training.export(tmp_path, tmp_path / "out")
+    assert half.exists()
+
+
+def test_a_run_that_patience_has_ended_stays_so(tmp_path):
+    falling = cx.training.Validation(
+        pairs(1), lambda model, batches: -float(model.head.draws[...]), every=2, best="metric", patience=2
+    )
+    for _ in range(2):
+        found = fit(pairs(), num_steps=20, validation=falling, folder=tmp_path)
+        assert (found.step, found.stopped, found.best["step"]) == (6, "patience", 2)
+
+
+def test_what_the_user_s_functions_raise_loses_nothing(tmp_path):
+    validation = cx.training.Validation(pairs(1), lambda model, batches: np.ones(2), every=6)
+
+    def late():
+        yield from pairs(5)
+        raise OSError("the disk is gone")  # batches are made one ahead, to know which is the last of an epoch
+
+    runs = {
+        "a metric": (pairs(), {"validation": validation}, "return a number", 6),
+        "a loader": (late(), {}, "the disk is gone", 4),
+        "labels": ([*pairs(7), (pairs()[0][0], np.full(SIZE, NUM))], {}, "expected labels of batch 7", 7),
+        "a stop": (pairs(), {"callback": lambda step, metrics: "stop"}, "return True to stop", 4),
+    }
+    for name, (batches, options, message, step) in runs.items():
+        with pytest.raises((ValueError, OSError), match=message):
+            fit(batches, folder=tmp_path / name, **options)
+        assert cx.training.load(tmp_path / name, Model).step == step, name
+
+
+def test_a_validation_is_measured_although_the_callback_raises(tmp_path):
+    def fail(step, metrics):
+        raise RuntimeError("no more")
+
+    validation = cx.training.Validation(pairs(1), count, every=4, best="number")
+    with pytest.raises(RuntimeError, match="no more"):
+        fit(pairs(), validation=validation, callback=fail, folder=tmp_path)
+    found = fit(pairs(), validation=validation, folder=tmp_path)
+    assert [r["step"] for r in found.records if "number" in r] == [4, 8, 12]
+    assert found.best["step"] == 4
+
+
+def test_others_keep_their_arrays():
+    """Clones, copies of a validation, and arrays under two names: the step frees only its own."""
+    model, optimizer = make()
+    clone = nnx.clone(model)
+    model.average = nnx.Variable(model.words.embedding[...])
+
+    def probe(copy, batches):
+        fit(pairs(), copy, cx.Optimizer(copy, ADAM), num_steps=1) if copy.train() is None else None
+        return 0.0
+
+    validation = cx.training.Validation(pairs(1), probe, every=2)
+    fit(pairs(), model, optimizer, num_steps=4, validation=validation)
+    assert np.isfinite(clone.words.embedding[...]).all()
+    assert model.average[...].shape == (NUM, DIM)
+
+
+def test_a_model_in_evaluation_mode_is_refused():
+    model, optimizer = make()
+    with pytest.raises(ValueError, match=r"call model.train\(\)"):
+        fit(pairs(), model, optimizer, callback=lambda step, metrics: model.eval())
+
+
+def test_a_position_that_cannot_be_returned_to_is_no_start_from_the_beginning(tmp_path):
+    class Anew:
+        def __iter__(self):
+            return iter(pairs())
+
+    fit(Loader(pairs()), num_steps=5, folder=tmp_path)
+    with pytest.raises(ValueError, match="have no position to go on from"):
+        fit(Anew(), num_steps=8, folder=tmp_path)
+
+
+def test_positions_of_any_kind_come_back():
+    state = {"a": (1, [2.5, None]), 3: b"x", "rng": np.arange(3, dtype=np.uint8), "nested": {"b": True}}
+    found = feed._decoded(json.loads(json.dumps(feed._encoded(state))))
+    np.testing.assert_array_equal(found.pop("rng"), state.pop("rng"))
+    assert found == state
+
+
+@pytest.mark.parametrize("beside", [jnp.ones(3), {"a": jnp.ones(3)}, {"loss": jnp.ones(())}])
+def test_what_stands_beside_a_loss_is_numbers_by_other_names(beside):
+    def loss_fn(model, batch):
+        return model.head.loss(model(batch[0]), batch[1]), beside
+
+    with pytest.raises(ValueError, match=r"expected (loss_fn to return a loss|other names than \['loss'\])"):
+        fit(pairs(), loss_fn=loss_fn)
+
+
+def test_a_head_is_used_again_with_its_own_parts():
+    rngs = nnx.Rngs(0)
+    head = cx.Head(NUM, DIM, sampler=cx.samplers.uniform(12), transform=jnp.tanh, num_shards=2, rngs=rngs)
+    h, labels = 9 * jnp.ones((2, DIM)), jnp.array([1, 2])
+    before = head.loss(h, labels)
+    head.use(head.sampler, head.loss_function)
+    head.draws[...] = 0
+    assert head.loss(h, labels) == before
