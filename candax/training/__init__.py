@@ -5,10 +5,11 @@ from candax.training.evaluate_dataset import evaluate_dataset
 from candax.training.evaluation import evaluate
 from candax.training.feed import BatchSource
 from candax.training.links import evaluate_links
-from candax.training.loop import Fitted, fit
+from candax.training.loop import fit
 from candax.training.processes import class_mesh, connect
 from candax.training.program import Program, TrainState, build, fit_program
 from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
+from candax.training.run import Fitted
 from candax.training.saved import Loaded, export, load
 from candax.training.stopping import Interrupted
 from candax.training.validation import Validation, mean_over

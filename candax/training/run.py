@@ -1,0 +1,282 @@
+"""One run of training: what it has done so far, what it measures, where it writes."""
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from candax.training import agreement
+from candax.training.checking import check, check_ids
+from candax.training.checkpoints import Checkpoints
+from candax.training.clock import Bar, Clock
+from candax.training.feed import Fed, field, size_of
+from candax.training.metrics_log import MetricsLog
+from candax.training.optimizer import Optimizer
+from candax.training.trainer import WEIGHT, LossFunction, Trainer, head_of, loss_of_labels, parts_of
+from candax.training.validation import Validation
+
+Callback = Callable[[int, dict[str, float]], Any]
+
+# Losses are looked at so many steps later, so that the device never waits for the host.
+_LATER = 8
+
+
+class Fitted(NamedTuple):
+    """What training came to.
+
+    Attributes:
+        model: that was trained, as it is after the last step.
+        optimizer: its optimizer.
+        step: the number of steps done since the start of the run.
+        records: that were logged on the way, oldest first.
+        best: step and value of the best validation, with ``Validation(best=)``.
+        stopped: why training ended before ``num_steps``: "callback" or "patience"; None if it did not.
+    """
+
+    model: nnx.Module
+    optimizer: Optimizer
+    step: int
+    records: list[dict[str, Any]]
+    best: dict[str, Any] | None
+    stopped: str | None
+
+
+class Run:
+    """What a run has done so far and where it writes."""
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: Optimizer,
+        loss_fn: LossFunction | None,
+        accumulate: int,
+        validation: Validation | None,
+        callback: Callback | None,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.loss_fn = loss_fn or loss_of_labels
+        self.validation, self.callback = validation, callback
+        self.trainer = Trainer(model, optimizer, self.loss_fn, accumulate)
+        self.checkpoints: Checkpoints | None = None
+        self.best_checkpoints: Checkpoints | None = None
+        self.done = 0
+        self.stopped: str | None = None
+        # Best value so far, its step, and the number of measurements since.
+        self.best: dict[str, Any] = {}
+        self.log: MetricsLog
+        self.clock: Clock
+        self.bar: Bar
+        self._saved = 0
+        self._last: Fed | None = None
+        self._restored: dict[str, Any] | None = None
+        self._records: list[dict[str, Any]] = []
+        self._unread: deque[tuple[Fed, Array]] = deque()
+        self._unrecorded: list[Any] = []
+        self._examples = 0
+        self._started = False
+
+    def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
+        """The folders of checkpoints."""
+        self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
+        if self.validation is not None and self.validation.best is not None:
+            # Two, for a run that is killed while it saves a better one.
+            best = Checkpoints(folder, identity=identity, keep=2, name="best")
+            self.best_checkpoints = stack.enter_context(best)
+
+    def restore(self) -> dict[str, Any] | None:
+        """Goes on from the newest checkpoint, if there is one; the position of the batches there."""
+        assert self.checkpoints is not None
+        if self.checkpoints.latest_step is None:
+            return None
+        about = self.checkpoints.restore(self.model, self.optimizer)
+        self.trainer.reload()
+        self.done = self._saved = about.step
+        self.best, self._restored = about.validation, about.position
+        if self.best_checkpoints is not None:
+            self.best_checkpoints.forget_after(about.step)
+        return about.position
+
+    @property
+    def position(self) -> dict[str, Any] | None:
+        """Of the batches, after the last one used."""
+        return self._restored if self._last is None else self._last.position
+
+    def is_over(self, num_steps: int | None, num_epochs: int | None, position: dict[str, Any] | None) -> bool:
+        """Whether all has been done that was asked for, or early stopping has ended the run before."""
+        patience = None if self.validation is None else self.validation.patience
+        if patience is not None and self.best.get("since", 0) >= patience:
+            self.stopped = "patience"
+            return True
+        if num_steps is not None and self.done >= num_steps:
+            return True
+        if num_epochs is None or position is None:
+            return num_epochs == 0
+        after_last = self._last is not None and self._last.last
+        return position["epoch"] + (after_last and position["state"] is not None) >= num_epochs
+
+    def check(self, fed: Fed) -> None:
+        """Labels, where it is known what they are; ValueError."""
+        if self.loss_fn is not loss_of_labels:
+            return
+        labels = np.asarray(parts_of(fed.batch)[1])
+        where = field(fed.batch, "where")
+        if where is not None and np.shape(where) == labels.shape[: np.ndim(where)]:
+            labels = labels[np.asarray(where, bool)]
+        check_ids(labels, head_of(self.model).num_classes, f"labels of {fed.name}")
+
+    @contextlib.contextmanager
+    def saved_on_error(self) -> Iterator[None]:
+        """What the user's own functions raise loses nothing; a loss that is not finite is not saved."""
+        try:
+            yield
+        except FloatingPointError:
+            raise
+        except BaseException:
+            if jax.process_count() == 1:  # others would wait for all to save
+                self._unread.clear()
+                self.save()
+                self.wait()
+            raise
+
+    def step(self, fed: Fed, batch: Any) -> None:
+        """One step of training."""
+        self.trainer.refresh(self.done)
+        out = self.trainer.step(batch)
+        self._unread.append((fed, out[0]))
+        self._unrecorded.append(out)
+        self._examples += size_of(fed.batch) * jax.process_count()
+        self._last = fed
+        if not self._started:
+            jax.block_until_ready(out)  # the first step compiles: no part of the training time
+            self.clock.start()
+            self._started = True
+        self.done += 1
+        with self.saved_on_error():
+            while len(self._unread) > _LATER:
+                self._look()
+
+    def _look(self) -> None:
+        """Looks at the oldest loss that nobody has looked at."""
+        fed, loss = self._unread.popleft()
+        value = float(loss)
+        if math.isfinite(value):
+            return
+        self.trainer.synchronise()
+        try:
+            check(self.model, fed.batch, call=self.loss_fn)
+        except ValueError as error:
+            raise ValueError(f"{fed.name}: {error}") from None
+        raise FloatingPointError(
+            f"the loss is {value} for {fed.name}, at step {self.done - len(self._unread)}. Lower the learning rate, "
+            "clip gradients (clip_norm), or choose a more stable loss or more samples."
+        )
+
+    def record(self) -> None:
+        """Logs the means since the last record."""
+        while self._unread:
+            self._look()
+        if not self._unrecorded:
+            return
+        found = jax.device_get(self._unrecorded)
+        weights = np.array([float(aux.get(WEIGHT, 1.0)) for _, aux in found])
+        share = weights / max(weights.sum(), 1e-30)
+        means = {"loss": float(np.dot(share, [float(loss) for loss, _ in found]))}
+        for name in found[0][1]:
+            if name != WEIGHT:
+                means[name] = float(np.dot(share, [float(aux[name]) for _, aux in found]))
+        seconds, rate = self.clock.record(self._examples)
+        self._write({"step": self.done, "seconds": seconds, **means, "examples_per_s": rate})
+        self.bar.show(self.done, means["loss"], rate)
+        self._unrecorded, self._examples = [], 0
+
+    def validate(self, fed: Fed) -> None:
+        """Measures the model where that is due."""
+        asked = self.validation
+        if asked is None or not asked.due(self.done, fed.last):
+            return
+        while self._unread:
+            self._look()
+        with self.clock.paused(self.trainer.arrays):
+            self.trainer.synchronise()
+            found = agreement.of_first(asked.measure(self.model))
+            self._write({"step": self.done, "seconds": self.clock.seconds, **found})
+            if asked.best is not None:
+                self._compare(asked, found)
+
+    def _compare(self, asked: Validation, found: dict[str, float]) -> None:
+        assert asked.best is not None
+        if asked.best not in found:
+            raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
+        if asked.better(found[asked.best], self.best.get("value")):
+            self.best = {"step": self.done, "value": found[asked.best], "since": 0}
+            if self.best_checkpoints is not None:
+                self._save_in(self.best_checkpoints)
+            return
+        self.best = {**self.best, "since": self.best.get("since", 0) + 1}
+        if asked.patience is not None and self.best["since"] >= asked.patience:
+            self.stopped = "patience"
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self.log.write(record)
+        self._records.append(record)
+
+    def call_back(self) -> Exception | None:
+        """Gives the records of this step to the callback; what it raised."""
+        records, self._records = self._records, []
+        if self.callback is None or not records:
+            return None
+        self.trainer.synchronise()
+        try:
+            stops = [self.callback(self.done, {name: float(of) for name, of in record.items()}) for record in records]
+            for stop in stops:
+                if stop not in (None, False, True):
+                    raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
+            self.trainer.reload()  # it may have changed the model
+        except Exception as error:
+            return error
+        if True in stops:
+            self.stopped = "callback"
+        return None
+
+    def save(self) -> None:
+        """Writes a checkpoint, once per step."""
+        if self.checkpoints is None or self._saved == self.done or self._last is None:
+            return
+        with self.clock.paused(self.trainer.arrays):
+            if self.best_checkpoints is not None:
+                self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
+            self._save_in(self.checkpoints)
+        self._saved = self.done
+
+    def _save_in(self, checkpoints: Checkpoints) -> None:
+        assert self._last is not None
+        self.trainer.synchronise()
+        checkpoints.save(self.done, self.model, self.optimizer, self._last.position, self.best)
+
+    def wait(self) -> None:
+        """Until all is on disk."""
+        for checkpoints in (self.best_checkpoints, self.checkpoints):
+            if checkpoints is not None:
+                checkpoints.wait()
+
+    def finish(self) -> None:
+        """At the end: a record and a checkpoint, unless there are such of this step; all is on disk."""
+        self.record()
+        failed = self.call_back()
+        self.save()
+        self.wait()
+        if failed is not None:
+            raise failed
+
+    def result(self) -> Fitted:
+        """What the run came to."""
+        self.trainer.synchronise()
+        best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
+        return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)
