@@ -98,14 +98,21 @@ def assert_same(got, wanted):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+QUICK = ("uniform", "lsh", "ivf_bq", "grouped")
+
+
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in SAMPLERS])
 def test_training_is_the_same_on_every_mesh(name):
     alone = train(None, SAMPLERS[name])
     for mesh in ("2x4",) if name not in ("uniform", "lsh") else MESHES:
         assert_same(train(make_mesh(mesh), SAMPLERS[name]), alone)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", [slow("sgd"), "adam"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_optimizers_and_tables_of_both_kinds_on_two_axes(optimizer, tied):
     options = {"optimizer": OPTIMIZERS[optimizer], "tied": tied}
@@ -113,7 +120,7 @@ def test_optimizers_and_tables_of_both_kinds_on_two_axes(optimizer, tied):
     assert_same(train(make_mesh("4x2"), sampler, **options), train(None, sampler, **options))
 
 
-@pytest.mark.parametrize("loss", [cx.losses.css, cx.losses.nce, cx.losses.ranking])
+@pytest.mark.parametrize("loss", [cx.losses.css, slow(cx.losses.nce), slow(cx.losses.ranking)])
 def test_losses_on_two_axes(loss):
     sampler = SAMPLERS["uniform"]
     assert_same(train(make_mesh("4x2"), sampler, loss=loss), train(None, sampler, loss=loss))

@@ -2,8 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.devices import run_cases
+
+CASES = Path(__file__).with_name("on_eight_devices.py")
 
 
 def test_on_eight_devices() -> None:
-    run_cases(Path(__file__).with_name("on_eight_devices.py"))
+    run_cases(CASES, "-m", "not slow")
+
+
+@pytest.mark.slow
+def test_on_eight_devices_with_every_kind_of_sampler() -> None:
+    run_cases(CASES, "-m", "slow")
