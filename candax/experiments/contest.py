@@ -1,7 +1,6 @@
 """Several ways to train on the same data in one run, measured alike: what comparisons and the papers' tables share."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -85,7 +84,10 @@ def train_and_measure(
     program = setup.make_program(settings, dataset, sampler, loss)
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.permutation(len(dataset.test))[:curve_examples])
-    measure = functools.partial(training.evaluate_dataset, dataset=dataset, batches=batches)
+
+    def measure(program: training.Program, state: training.TrainState, **options: Any) -> dict[str, float]:
+        return training.evaluate_dataset(state.nodes[0], dataset, batches, **options)
+
     measured = train_measured(
         program,
         batches,

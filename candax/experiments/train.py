@@ -121,7 +121,7 @@ def evaluate(settings: Evaluate) -> dict[str, float]:
 def _measure(
     program: training.Program, state: training.TrainState, dataset: data.Dataset, batches: data.Batches, path: Path
 ) -> dict[str, float]:
-    result = {"step": int(state.step), **training.evaluate_dataset(program, state, dataset, batches)}
+    result = {"step": int(state.step), **training.evaluate_dataset(state.nodes[0], dataset, batches)}
     write_atomically(path, json.dumps(result, indent=1) + "\n")
     Console().print_json(data=result)
     return result

@@ -2,7 +2,7 @@
 
 from candax.training.checkpoints import Checkpoints
 from candax.training.evaluate_dataset import evaluate_dataset
-from candax.training.evaluation import evaluate
+from candax.training.evaluation import embed, evaluate
 from candax.training.feed import BatchSource
 from candax.training.links import evaluate_links
 from candax.training.loop import fit
@@ -34,6 +34,7 @@ __all__ = [
     "class_mesh",
     "connect",
     "cosines",
+    "embed",
     "evaluate",
     "evaluate_dataset",
     "evaluate_links",

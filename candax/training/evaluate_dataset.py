@@ -1,16 +1,17 @@
-"""Evaluation of a trained program on the test set of a data set."""
+"""Evaluation of a trained model on the test set of a data set."""
+
+from functools import partial
 
 import numpy as np
 from jaxtyping import Int
 
 from candax.data import Batches, Dataset, Examples, evaluation_batches
-from candax.training.evaluation import evaluate
-from candax.training.program import Program, TrainState
+from candax.models.classifier import Classifier
+from candax.training.evaluation import embed, evaluate
 
 
 def evaluate_dataset(
-    program: Program,
-    state: TrainState,
+    model: Classifier,
     dataset: Dataset,
     batches: Batches,
     *,
@@ -20,9 +21,8 @@ def evaluate_dataset(
     """Exact log-likelihood, P@k, nDCG@k and PSP@k over all classes, on the test set or some rows of it.
 
     Args:
-        program: from ``build``.
-        state: a state of that program; it is not donated.
-        dataset: the data that the program was trained on.
+        model: an encoder of the data set's examples and a head.
+        dataset: the data that the model was trained on.
         batches: the training batches, whose number of feature slots prediction shares.
         rows: of the test set; None: all of them.
         batch_size: examples scored at a time.
@@ -34,8 +34,8 @@ def evaluate_dataset(
     if rows is not None:
         test = Examples(test.features[rows], test.labels[rows])
     return evaluate(
-        lambda batch: program.embed(state, batch),
-        program.classes(state),
+        partial(embed, model),
+        model.head.classes(),
         evaluation_batches(test, min(batch_size, max(1, len(test))), batches.max_features, max_labels=1),
         test.labels,
         dataset.label_counts(dataset.train),

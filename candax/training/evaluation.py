@@ -1,11 +1,13 @@
 """Exact evaluation over all classes: log-likelihood and ranking metrics of a whole test set."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array
 
@@ -14,10 +16,37 @@ from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evalu
 from candax.cosines import as_scored
 from candax.models.sharded_scores import evaluate_sharded, mesh_of
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
+from candax.training.trainer import Graph
 
 _SMALLEST_BUCKET = 256
 
 _evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
+
+
+def embed(model: nnx.Module, batch: Any) -> Array:
+    """``model(batch)`` in evaluation mode, compiled once per structure of the model, which stays as it is.
+
+    Args:
+        model: any module.
+        batch: what it is called with.
+
+    Returns:
+        Embeddings.
+
+    Example:
+        >>> import candax as cx
+        >>> embed(cx.Embed(10, 4, rngs=nnx.Rngs(0)), jnp.arange(3)).shape
+        (3, 4)
+    """
+    graph, arrays = nnx.split(model)
+    return _embed(Graph(graph), arrays, batch)
+
+
+@partial(jax.jit, static_argnums=0)
+def _embed(graph: Graph, arrays: Any, batch: Any) -> Array:
+    model = nnx.merge(graph.graph, arrays)
+    model.eval()
+    return model(batch)
 
 
 def evaluate(
