@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.models.heads import Head
+from candax.models.head import Head
 from candax.rows import Table
 
 
