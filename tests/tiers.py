@@ -107,6 +107,7 @@ CI_ONLY: dict[str, set[str]] = {
     "test_cli.py": ALL,
     "test_doctests.py": ALL,
     "test_examples.py": {"test_an_example_learns", "test_the_page_runs"},
+    "test_imports.py": {"test_a_user_s_file_type_checks_and_a_wrong_word_in_it_is_found"},
     "test_lowering.py": ALL,
     "test_notebooks.py": {"test_notebook"},
     "test_readme.py": {"test_the_notebook_example_runs", "test_the_shorter_examples_run"},
