@@ -77,7 +77,7 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "samplers/lsh/test_tables.py": {"test_a_reservoir_is_uniform_over_what_came"},
     "samplers/test_bernoulli.py": {"test_a_long_tail_is_drawn_as_stated"},
-    "samplers/test_distinct.py": {
+    "samplers/common/test_distinct.py": {
         "test_order_of_two_from_five_is_successive_sampling[streamed]",
         "test_stream_returns_distinct_ids_and_ordered_times[prob1]",
     },
@@ -90,7 +90,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_trees_are_built_anew_every_thousand_steps_and_training_goes_on",
     },
     "samplers/test_ivf_index.py": ALL,
-    "samplers/test_ivf_kmeans.py": ALL,
+    "samplers/common/test_kmeans.py": ALL,
     "samplers/test_ivf_sampler.py": {
         "test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table[rotated-4]",
         "test_training_with_updates_and_refresh_keeps_the_index_current[mean]",
@@ -101,7 +101,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_without_decay_every_label_is_remembered_alike[1]",
     },
     "samplers/test_partial_fc.py": ALL,
-    "samplers/test_thresholds.py": ALL,
+    "samplers/common/test_thresholds.py": ALL,
     "test_blocks.py": {"test_equals_plain_computation", "test_ties_go_to_the_lower_id"},
     "test_benchmarks.py": ALL,
     "test_cli.py": ALL,

@@ -54,7 +54,7 @@ from candax.experiments.negative_distributions import (
     without_labels,
 )
 from candax.pictures import save_picture
-from candax.samplers.keys import Near
+from candax.samplers.common.keys import Near
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.index import QueryVector
 from candax.training.metrics_log import write_atomically

@@ -39,7 +39,7 @@ from candax import data, losses, training
 from candax.diagnostics import Staleness, draw_staleness, measure_staleness, staleness_table
 from candax.experiments import setup
 from candax.experiments.lns_configurations import CONFIGURATIONS, Name, load
-from candax.samplers.keys import Near
+from candax.samplers.common.keys import Near
 from candax.training.metrics_log import write_atomically
 
 _NEAR: tuple[Near, ...] = ("vector", "logit")
