@@ -7,8 +7,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from candax.experiments import catalog, compare, setup
+from candax.experiments import compare, setup
 from candax.experiments.contest import reaching
+from candax.recipes.extreme import catalog
 from tests.commands import fails, run, write_dataset
 
 FIELDS = {

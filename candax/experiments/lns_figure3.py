@@ -44,7 +44,6 @@ from rich.table import Table
 from candax import data, losses, samplers, training
 from candax.base import Query
 from candax.experiments import setup
-from candax.experiments.catalog import SAMPLERS, SamplerName
 from candax.experiments.negative_distributions import (
     by_rank,
     lsh_inclusion,
@@ -54,6 +53,7 @@ from candax.experiments.negative_distributions import (
     without_labels,
 )
 from candax.pictures import save_picture
+from candax.recipes.extreme.catalog import SAMPLERS, SamplerName
 from candax.samplers.keys import Near
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.index import QueryVector

@@ -5,8 +5,8 @@ from typing import Literal
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
-from candax.experiments.catalog import LOSSES
 from candax.experiments.lns_configurations import Configuration
+from candax.recipes.extreme.catalog import LOSSES
 
 MethodName = Literal[
     "top_k",
