@@ -90,7 +90,10 @@ def run(study: Study, settings: Settings) -> list[Row]:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
     _write(out, {**identity, "rows": rows, "table": table})
-    console.print(report.table(study.title, study.columns, shown, study.caption))
+    found = report.table(study.title, study.columns, shown, study.caption)
+    # Wider than the terminal rather than with words cut off.
+    wide = max(console.width, console.measure(found).minimum)
+    Console(width=wide).print(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     report.draw(title, study.panels, shown, study.reference, out / study.picture)
     console.print(f"wrote {out / 'results.json'} and {out / study.picture}")

@@ -10,23 +10,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, Loss, Query, SampledLogits, Sampler
 from candax.cosines import as_scored
 from candax.losses.full import all_classes_as_candidates
-from candax.models import Drawn, draw_rows, score_rows
+from candax.models import Classifier, Drawn, draw_rows, score_rows
 from candax.rows import Rowwise, gather_rows, rowwise
-from candax.training import Program
+from candax.training import embed
+from candax.training.optimizer import Optimizer
+from candax.training.trainer import Graph, compiled_step, loss_of_labels
 
 PARTS = ("retrieval", "forward", "loss_forward", "loss_backward", "backward", "update", "build")
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """One method: milliseconds of each of ``PARTS`` and of a whole step; bytes of a step's scratch and of the state."""
+    """Milliseconds of each of ``PARTS`` and of a whole step; bytes of a step's scratch and of the state."""
 
-    method: str
     milliseconds: dict[str, float]
     ms_per_step: float
     scratch_bytes: int
@@ -34,24 +36,14 @@ class Profile:
 
 
 def profile(
-    method: str,
-    program: Program,
-    sampler: Sampler | None,
-    loss: Loss,
-    optimizer: optax.GradientTransformation,
-    batch: Any,
-    *,
-    period: int,
-    repeats: int,
+    model: Classifier, optimizer: Optimizer, loss: Loss, batch: Any, *, period: int = 1, repeats: int = 5
 ) -> Profile:
-    """Times the parts and a whole step.
+    """Times the parts and a whole step. Model and optimizer are used up.
 
     Args:
-        method: its name.
-        program: of a model whose head has no biases.
-        sampler: that of the program; None: all classes are scored.
-        loss: on ``SampledLogits``; that of the program, or what its loss over all classes is made of.
-        optimizer: that of the program.
+        model: whose head has no biases; without a sampler all classes are scored.
+        optimizer: of the model, with one transformation for all.
+        loss: on ``SampledLogits``; that of the head, or what its loss over all classes is made of.
         batch: to time with.
         period: steps between two builds of the sampler's state.
         repeats: timings behind each median.
@@ -59,56 +51,56 @@ def profile(
     Returns:
         A ``Profile``.
     """
-    state = program.init(0)
+    head, tx = model.head, optimizer.tx
+    sampler, state = head.sampler, () if head.state is None else head.state.get_value()
     milliseconds = dict.fromkeys(PARTS, 0.0)
     clock = functools.partial(_median_ms, repeats=repeats)
-    classes, labels = program.classes(state), jnp.asarray(batch.labels)
-    embeddings = as_scored(program.embed(state, batch), classes.normalized)
+    classes, labels = head.classes(), jnp.asarray(batch.labels)
+    embeddings = as_scored(embed(model, batch), classes.normalized)
     query = Query(embeddings, labels, classes)
     key, drawn = jax.random.key(0), None
     if sampler is not None:
         retrieve = jax.jit(functools.partial(draw_rows, sampler))
-        milliseconds["retrieval"], drawn = clock(retrieve, state.sampler, key, query)
+        milliseconds["retrieval"], drawn = clock(retrieve, state, key, query)
 
-    forward = jax.jit(functools.partial(_forward, program.num_classes))
+    forward = jax.jit(functools.partial(_forward, head.num_classes))
     milliseconds["forward"], (logits, to_rows, rest) = clock(forward, embeddings, classes, labels, drawn)
     milliseconds["loss_forward"], to_logits = clock(jax.jit(functools.partial(_loss, loss)), logits, rest)
     backward = jax.jit(lambda vjp, gradient: vjp(gradient))
     milliseconds["loss_backward"], (to_sampled,) = clock(backward, to_logits, jnp.float32(1))
     milliseconds["backward"], (_, row_grads) = clock(backward, to_rows, to_sampled)
     ids = None if drawn is None else drawn.ids
-    update = jax.jit(functools.partial(_update, optimizer, rowwise(optimizer), sampler), donate_argnums=(0, 1, 2))
-    # Copies: the state is timed as a whole below.
-    own = jax.tree.map(jnp.array, (classes.vectors, rowwise(optimizer).init(classes.vectors), state.sampler))
+    update = jax.jit(functools.partial(_update, tx, rowwise(tx), sampler), donate_argnums=(0, 1, 2))
     # Donated tables of a query cannot be read: what follows rows gets the others' alone.
     without_table = dataclasses.replace(query, classes=dataclasses.replace(classes, vectors=jnp.zeros((0, 1))))
-    arguments = (row_grads, ids, key, without_table)
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        own = jax.block_until_ready(update(*own, *arguments))
-        times.append(1e3 * (time.perf_counter() - start))
-    milliseconds["update"] = statistics.median(times[1:])
-    del own, logits, to_rows, rest, to_logits, to_sampled, row_grads, arguments, query, classes, drawn
+    # Copies: the state is timed as a whole below.
+    own = jax.tree.map(jnp.array, (classes.vectors, rowwise(tx).init(classes.vectors), state))
+    milliseconds["update"] = _donated_ms(lambda own: update(*own, row_grads, ids, key, without_table), own, repeats)
+    del own, logits, to_rows, rest, to_logits, to_sampled, query, drawn
 
-    compiled = program.step.lower(state, batch).compile()  # type: ignore[attr-defined]
-    analysis = compiled.memory_analysis()
+    if sampler is not None and any(sampler.schedule(step) for step in range(1, 2 * period + 1)):
+        build = jax.jit(sampler.refresh).lower(state, key, classes).compile()
+        start = time.perf_counter()
+        jax.block_until_ready(build(state, key, classes))
+        milliseconds["build"] = 1e3 * (time.perf_counter() - start) / period
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves((classes, optimizer.table_states.get_value(), state)))
+    del classes, state
+    graph, arrays = nnx.split((model, optimizer))
+    # A step frees its arrays, and some may be in two places.
+    arrays = jax.tree.map(jnp.array, arrays)
+    step = compiled_step(loss_of_labels, 1).lower(Graph(graph), arrays, batch).compile()
+    ms_per_step = _donated_ms(lambda arrays: step(arrays, batch)[0], arrays, repeats)
+    return Profile(milliseconds, ms_per_step, step.memory_analysis().temp_size_in_bytes, size)
+
+
+def _donated_ms(function: Callable[[Any], Any], state: Any, repeats: int) -> float:
+    """Median time of a function that uses up its argument and returns the next one; the first call does not count."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        state, value = compiled(state, batch)
-        jax.block_until_ready((state, value))
+        state = jax.block_until_ready(function(state))
         times.append(1e3 * (time.perf_counter() - start))
-    ms_per_step = statistics.median(times[1:])
-    if sampler is not None and any(program.schedule(step) for step in range(1, 2 * period + 1)):
-        build = program.refresh.lower(state).compile()  # type: ignore[attr-defined]
-        start = time.perf_counter()
-        state = jax.block_until_ready(build(state))
-        milliseconds["build"] = 1e3 * (time.perf_counter() - start) / period
-    size = sum(
-        leaf.nbytes for leaf in jax.tree.leaves((state.tables, state.nodes[1].table_states.get_value(), state.sampler))
-    )
-    return Profile(method, milliseconds, ms_per_step, analysis.temp_size_in_bytes, size)
+    return statistics.median(times[1:])
 
 
 def _median_ms(function: Callable[..., Any], *arguments: Any, repeats: int) -> tuple[float, Any]:
