@@ -5,7 +5,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from candax.base import Classes, Loss, Query, SampledLogits, Sampler
+from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
 from candax.cosines import as_scored
 from candax.losses.full import all_classes_as_candidates
-from candax.models import Classifier, Drawn, draw_rows, score_rows
-from candax.rows import Rowwise, gather_rows, rowwise
+from candax.models import Classifier
+from candax.models.scoring import score
+from candax.rows import Rowwise, gather_rows, rowwise, unique_rows
 from candax.training import embed
 from candax.training.optimizer import Optimizer
 from candax.training.trainer import Graph, compiled_step, loss_of_labels
@@ -60,7 +61,7 @@ def profile(
     query = Query(embeddings, labels, classes)
     key, drawn = jax.random.key(0), None
     if sampler is not None:
-        retrieve = jax.jit(functools.partial(draw_rows, sampler))
+        retrieve = jax.jit(functools.partial(_draw, sampler))
         milliseconds["retrieval"], drawn = clock(retrieve, state, key, query)
 
     forward = jax.jit(functools.partial(_forward, head.num_classes))
@@ -114,20 +115,56 @@ def _median_ms(function: Callable[..., Any], *arguments: Any, repeats: int) -> t
     return statistics.median(times), result
 
 
+class _Drawn(NamedTuple):
+    """Candidates, and where the rows of labels and candidates lie among the distinct rows ``ids``."""
+
+    candidates: Candidates
+    true_log_expected_count: Float[Array, "B T"]
+    ids: Int[Array, "n"]
+    positions: Int[Array, "m"]
+
+
+def _draw(sampler: Sampler, state: State, key: KeyArray, query: Query) -> _Drawn:
+    candidates = sampler.sample(state, key, query)
+    true_ids = jnp.maximum(query.labels, 0).reshape(len(candidates.ids), -1)
+    count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(query.labels.shape)
+    sampled_ids = jnp.where(candidates.mask, candidates.ids, -1)
+    both = jnp.concatenate([query.labels.reshape(-1), sampled_ids.reshape(-1)])
+    unique = unique_rows(both, query.classes.num_classes)
+    return _Drawn(candidates, count, unique.ids, unique.positions)
+
+
+def _score(drawn: _Drawn, embeddings: Array, labels: Array, rows: Array, num_classes: int) -> SampledLogits:
+    # One gather, so that the gradients are one scatter.
+    true, sampled = jnp.split(rows[drawn.positions], [labels.size])
+    true = true.reshape(*labels.shape, -1)
+    return score(
+        jnp.einsum("bd,btd->bt", embeddings, true, preferred_element_type=jnp.float32),
+        embeddings,
+        labels,
+        drawn.candidates,
+        drawn.true_log_expected_count,
+        sampled.reshape(*drawn.candidates.ids.shape, -1),
+        None,
+        num_classes=num_classes,
+    )
+
+
 def _forward(
     num_classes: int,
     embeddings: Float[Array, "B dim"],
     classes: Classes,
     labels: Int[Array, "B T"],
-    drawn: Drawn | None,
+    drawn: _Drawn | None,
 ) -> tuple[tuple[Array, Array], Any, SampledLogits]:
     """True and sampled logits, the way back to embeddings and rows, and the rest of what a loss sees."""
 
     def scored(embeddings: Array, rows: Array) -> tuple[tuple[Array, Array], SampledLogits]:
+        embeddings = as_scored(embeddings, classes.normalized)
         if drawn is None:
             logits = all_classes_as_candidates(embeddings, labels, dataclasses.replace(classes, vectors=rows))
         else:
-            logits = score_rows(drawn, embeddings, labels, rows, None, num_classes=num_classes)
+            logits = _score(drawn, embeddings, labels, as_scored(rows, classes.normalized), num_classes)
         return (logits.true, logits.sampled), logits
 
     rows = classes.vectors if drawn is None else gather_rows(classes.vectors, drawn.ids)

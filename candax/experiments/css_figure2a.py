@@ -102,7 +102,6 @@ def methods(problem: Problem, *, shared: bool) -> dict[str, Method]:
         return Method(sampler, losses.css)
 
     negative_sampling = functools.partial(losses.negative_sampling, reduction="mean")
-    smoothed: dict[str, Any] = {"power": POWER, "smoothing": 1.0, "num_groups": num_groups}
     return {
         "exact": EXACT,
         "CSS-IS": css(by_frequency),
@@ -112,8 +111,8 @@ def methods(problem: Problem, *, shared: bool) -> dict[str, Method]:
         "standard IS": Method(by_frequency, losses.importance_sampling),
         "NCE": Method(by_frequency, losses.nce),
         "negative sampling": Method(by_frequency, negative_sampling),
-        "CSS-IS, smoothed": css(samplers.unigram(NUM_SAMPLED, **{**smoothed, "power": 1.0})),
-        "CSS-Bernoulli, smoothed": css(samplers.bernoulli(expected, **smoothed)),
+        "CSS-IS, smoothed": css(samplers.unigram(NUM_SAMPLED, power=1.0, smoothing=1.0, num_groups=num_groups)),
+        "CSS-Bernoulli, smoothed": css(samplers.bernoulli(expected, power=POWER, smoothing=1.0, num_groups=num_groups)),
     }
 
 
@@ -142,7 +141,7 @@ def figure2a(settings: Figure2a) -> list[common.Row]:
 
     @functools.cache
     def curves(name: str, rates: tuple[float, ...] = settings.rates) -> Curves:
-        options = {"iterations": settings.iterations, "batch_size": settings.batch_size}
+        options: dict[str, Any] = {"iterations": settings.iterations, "batch_size": settings.batch_size}
         return train(problem, found[name], rates, key=key_train, **options)
 
     def run(name: str, folder: Path | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from candax import losses
 from candax.base import Classes, KeyArray, Query, Sampler, pytree
-from candax.models import score
+from candax.models.scoring import score
 from candax.recipes import common
 
 MOMENTUM = 0.99
@@ -220,13 +220,13 @@ def _mean_loss(
     candidates = method.sampler.sample(state, key, query)
     by_group = labels.reshape(candidates.ids.shape[0], -1)
     true_log_expected_count = method.sampler.log_expected_count(state, candidates, by_group, query)
+    true = jnp.einsum("bd,btd->bt", inputs, vectors[labels], preferred_element_type=jnp.float32)
     logits = score(
+        true,
         inputs,
         labels,
         candidates,
         true_log_expected_count.reshape(labels.shape),
-        vectors[labels],
-        None,
         vectors[candidates.ids],
         None,
         num_classes=problem.counts.shape[0],
