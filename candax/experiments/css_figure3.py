@@ -181,12 +181,11 @@ def figure3(settings: Figure3) -> list[common.Row]:
     names = settings.methods or tuple(METHODS)
     plans: list[tuple[str, float | None]] = [(name, alpha) for alpha in settings.alphas for name in names]
     plans += [(_FULL, None)] * bool(settings.full_epochs)
+    sizes = f"{len(corpus):,} sentences, {len(corpus.ids):,} words, {corpus.num_classes:,} of them different"
+    runs = [(name, alpha, _run(settings, batches, name, alpha)) for name, alpha in plans]
     study = common.Study(
-        f"{corpus.name}: {len(corpus):,} sentences, {len(corpus.ids):,} words, {corpus.num_classes:,} of them different",
-        [
-            common.Method({"method": name, "alpha": alpha}, _run(settings, batches, name, alpha))
-            for name, alpha in plans
-        ],
+        f"{corpus.name}: {sizes}",
+        [common.Method({"method": name, "alpha": alpha}, run) for name, alpha, run in runs],
         COLUMNS,
         [_panel(alpha) for alpha in settings.alphas],
         "paper: BlackOut and CSS-IS best, ranking and negative sampling far behind, IS unstable",
