@@ -59,7 +59,7 @@ _FULL = "full softmax"
 
 @dataclasses.dataclass(frozen=True)
 class Figure3(common.Settings):
-    """Trains a language model by every method; prints a table, writes results.json and figure3.png."""
+    """Trains a language model by every method; prints a table, writes results.json and a picture."""
 
     text: tuple[Path, ...] = ()
     """Text files, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
@@ -81,8 +81,6 @@ class Figure3(common.Settings):
     """Methods, by their names in the table; none: all."""
     rates: tuple[common.Positive, ...] = RATES
     """Learning rates: the next one where training diverges."""
-    out: common.Out = Path("runs/css_figure3")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {"epochs": 2, "max_length": 8, "keep_one_in": 200, "batch_size": 16, "methods": ("CSS-IS",)}
 
@@ -162,14 +160,8 @@ def _subset(corpus: data.Corpus, words: int, seed: int) -> np.ndarray:
     return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), words))]
 
 
-COLUMNS = (
-    common.Column("method", "method"),
-    common.Column("alpha", "alpha", "g"),
-    common.Column("rate", "learning_rate", "g"),
-    common.Column("diverged at", "diverged", "g"),
-    common.Column("steps", "steps", ","),
-    common.Column("all words", "log_likelihood", ".3f"),
-    common.Column("ms/step", "ms_per_step", ".1f"),
+COLUMNS = common.columns(
+    method="", alpha="g", learning_rate="g", diverged="g", steps=",", log_likelihood=".3f", ms_per_step=".1f"
 )
 
 
@@ -191,7 +183,6 @@ def figure3(settings: Figure3) -> list[common.Row]:
         "paper: BlackOut and CSS-IS best, ranking and negative sampling far behind, IS unstable",
         "exact log-likelihood of the training text, nats per word",
         reference=_FULL,
-        picture="figure3.png",
     )
     return common.run(study, settings)
 

@@ -34,7 +34,7 @@ def test_methods_train_and_are_measured(tmp_path):
         assert curve[0] == pytest.approx(-np.log(31), abs=0.02)
         assert curve[-1] > curve[0] + 0.03
         assert row["log_likelihood"] == pytest.approx(curve[-1], abs=0.1)
-    assert (tmp_path / "out" / "figure3.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "css_figure3.png").stat().st_size > 10_000
 
 
 def test_bad_settings_are_refused(tmp_path):
