@@ -187,36 +187,27 @@ def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "
     }
 
 
-def _panels(truth: float) -> Sequence[common.Panel]:
-    def panel(y: str, names: Sequence[str], truth: float, **axes: Any) -> common.Panel:
-        lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
-        sign = "minus " if y == "minus" else ""
-        labels = {"xlabel": "iteration", "ylabel": f"{sign}exact log-likelihood per point [nats]"}
-        return common.Panel((lines, common.level("true model", lambda rows: truth)), {**labels, **axes})
-
+def _panels(truth: float) -> list[common.Panel]:
     shown = LIKELIHOOD + OTHERS
-    return (
-        panel(
-            "log_likelihood",
-            shown,
-            truth,
-            title="paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is",
-            xlim=(0, 600),
-            ylim=(-7.2, 0.2),
+    return [
+        _panel("log_likelihood", shown, truth, "all work well, CSS-IS and CSS-Bernoulli alike", "so it is"),
+        _panel(
+            "minus", shown + SMOOTHED, -truth, "the same to the end", "BlackOut and ranking pay for the largest rate"
         ),
-        panel(
-            "minus",
-            shown + SMOOTHED,
-            -truth,
-            title="the same to the end, and smoothed\nhere: BlackOut and ranking pay for the largest rate",
-            yscale="log",
-            ylim=(5e-4, 100),
-        ),
-        panel(
+        _panel(
             "log_likelihood",
             (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS"),
             truth,
-            title="paper: left out, significantly worse\nhere: IS with a rate of its own is only slower",
-            ylim=(-11, 0.2),
+            "left out, significantly worse",
+            "IS with a rate of its own is only slower",
         ),
-    )
+    ]
+
+
+def _panel(y: str, names: Sequence[str], truth: float, paper: str, here: str) -> common.Panel:
+    lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
+    axes: dict[str, Any] = {"xlabel": "iteration", "title": f"paper: {paper}\nhere: {here}", "ylim": (-11, 0.2)}
+    if y == "minus":
+        axes |= {"yscale": "log", "ylim": (5e-4, 100)}
+    ylabel = f"{'minus ' * (y == 'minus')}exact log-likelihood per point [nats]"
+    return common.Panel((lines, common.level("true model", lambda rows: truth)), {**axes, "ylabel": ylabel})

@@ -18,6 +18,8 @@ from candax.training.metrics_log import write_atomically
 Row: TypeAlias = dict[str, Any]
 _SEED = "seed"
 _UNFINISHED = "unfinished"
+# Of a table, in characters.
+_WIDEST = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +94,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
     _write(out, {**identity, "rows": rows, "table": table})
     found = report.table(study.title, study.columns, shown, study.caption)
     # Wider than the terminal rather than with words cut off.
-    wide = max(console.width, console.measure(found).minimum)
-    Console(width=wide).print(found)
+    wide = Console(width=_WIDEST).measure(found).maximum
+    Console(width=max(console.width, wide)).print(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
     report.draw(title, study.panels, shown, study.reference, picture)
