@@ -1,57 +1,6 @@
-"""Training: one step, on one device or many, one loop, checkpoints, evaluation."""
+"""Training: one step, on one device or many, one loop, checkpoints, evaluation. Names are in ``__init__.pyi``."""
 
-from candax.training.checkpoints import Checkpoints
-from candax.training.evaluate_dataset import evaluate_dataset
-from candax.training.evaluation import embed, evaluate
-from candax.training.feed import BatchSource
-from candax.training.links import evaluate_links
-from candax.training.loop import fit
-from candax.training.processes import class_mesh, connect
-from candax.training.program import Program, TrainState, build, fit_program
-from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
-from candax.training.run import Fitted
-from candax.training.saved import Loaded, export, load
-from candax.training.stopping import Interrupted
-from candax.training.validation import Validation, mean_over
-from candax.training.verification import Verification, cosines, rank_1, verification
-from candax.training.word2vec import Trained, train_word2vec, word2vec_batches, word2vec_loss, word2vec_program
-from candax.training.word_scores import Analogies, Similarity, word_analogies, word_similarity
+import lazy_loader
 
-__all__ = [
-    "Analogies",
-    "BatchSource",
-    "Checkpoints",
-    "Fitted",
-    "Interrupted",
-    "Loaded",
-    "Program",
-    "Similarity",
-    "TrainState",
-    "Trained",
-    "Validation",
-    "Verification",
-    "build",
-    "class_mesh",
-    "connect",
-    "cosines",
-    "embed",
-    "evaluate",
-    "evaluate_dataset",
-    "evaluate_links",
-    "evaluate_retrieval",
-    "exact_search",
-    "export",
-    "fit",
-    "fit_program",
-    "index_search",
-    "load",
-    "mean_over",
-    "rank_1",
-    "train_word2vec",
-    "verification",
-    "word2vec_batches",
-    "word2vec_loss",
-    "word2vec_program",
-    "word_analogies",
-    "word_similarity",
-]
+# Each is imported when it is first asked for: evaluation and checkpoints load libraries that a step does not need.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
