@@ -78,7 +78,9 @@ def run(study: Study, settings: Settings) -> list[Row]:
     out, console = writable_folder(settings.out), Console()
     identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), "out": None}})
     done = _read(out, identity)
-    console.print(study.title if not done else f"{study.title}\n{len(done)} rows are there already, in {out}")
+    console.print(study.title)
+    if done:
+        console.print(f"{len(done)} of {len(study.methods)} rows are in {out} already: remove it to run them again")
     rows: list[Row] = []
     for number, method in enumerate(study.methods):
         labels = _json(method.labels)
