@@ -189,24 +189,19 @@ def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "
 
 def _panels(truth: float) -> list[common.Panel]:
     shown = LIKELIHOOD + OTHERS
+    left_out = (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")
     return [
-        _panel("log_likelihood", shown, truth, "all work well, CSS-IS and CSS-Bernoulli alike", "so it is"),
+        _panel("log_likelihood", shown, truth, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
+        _panel("minus", shown + SMOOTHED, -truth, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
         _panel(
-            "minus", shown + SMOOTHED, -truth, "the same to the end", "BlackOut and ranking pay for the largest rate"
-        ),
-        _panel(
-            "log_likelihood",
-            (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS"),
-            truth,
-            "left out, significantly worse",
-            "IS with a rate of its own is only slower",
+            "log_likelihood", left_out, truth, "paper: significantly worse\nhere: IS with a rate of its own is slower"
         ),
     ]
 
 
-def _panel(y: str, names: Sequence[str], truth: float, paper: str, here: str) -> common.Panel:
+def _panel(y: str, names: Sequence[str], truth: float, title: str) -> common.Panel:
     lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
-    axes: dict[str, Any] = {"xlabel": "iteration", "title": f"paper: {paper}\nhere: {here}", "ylim": (-11, 0.2)}
+    axes: dict[str, Any] = {"xlabel": "iteration", "title": title, "ylim": (-11, 0.2)}
     if y == "minus":
         axes |= {"yscale": "log", "ylim": (5e-4, 100)}
     ylabel = f"{'minus ' * (y == 'minus')}exact log-likelihood per point [nats]"
