@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import tyro
 from rich.console import Console
 from rich.table import Table
-from step_cost import DIM, batches, measure_program, median_ms
+from step_cost import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
 
@@ -107,8 +107,9 @@ def measure_index(num_classes: int, num_tables: int, repeats: int) -> list[Cost]
 
 def measure_step(name: str, num_classes: int, num_tables: int, sampler: cx.Sampler, repeats: int) -> Cost:
     """A training step, the mean of as many as one update of the tables may wait for."""
-    step = measure_program(name, num_classes, sampler, cx.losses.css, repeats // BATCHED, BATCHED)
-    return Cost(name, num_classes, num_tables, step.milliseconds, step.temporary_bytes)
+    step = compiled_library_step(name, num_classes, cx.losses.css, sampler)
+    milliseconds = median_ms(step.run, batches(num_classes), max(1, repeats // BATCHED), BATCHED)
+    return Cost(name, num_classes, num_tables, milliseconds, step.scratch)
 
 
 def main(

@@ -39,9 +39,10 @@ from flax import nnx
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from step_cost import Batch, Identity, median_ms
+from step_cost import Batch, median_ms
 
 import candax as cx
+from candax.training.trainer import Graph, compiled_step
 
 OPTIMIZERS = {"adam": optax.adam, "adagrad": optax.adagrad, "sgd": optax.sgd}
 
@@ -84,51 +85,51 @@ def make_sampler(num_classes: int, settings: "Settings", devices: int) -> cx.Sam
     return cx.samplers.grouped(cx.samplers.every(found, 10**6), num_sampled=num_sampled, num_groups=1)
 
 
-def make_program(num_classes: int, settings: "Settings") -> cx.training.Program:
-    """A head of cosines under ArcFace."""
+def make(num_classes: int, settings: "Settings") -> tuple[nnx.Module, cx.Optimizer]:
+    """A head of cosines under ArcFace, and its optimizer; inside jit each device makes its own part."""
     devices = jax.device_count()
-    loss = cx.losses.with_margin(functools.partial(cx.losses.arcface, margin=0.5, scale=64.0), cx.losses.css)
-
-    def make_model() -> cx.models.Classifier:
-        head = cx.models.Head(
-            num_classes, settings.dim, normalized=True, dtype=jnp.dtype(settings.dtype), rngs=nnx.Rngs(0)
-        )
-        return cx.models.Classifier(Identity(), head)
-
-    return cx.training.build(
-        make_model,
-        mesh=None if devices == 1 else cx.training.class_mesh(),
+    head = cx.Head(
+        num_classes,
+        settings.dim,
         sampler=make_sampler(num_classes, settings, devices),
-        loss=loss,
-        optimizer=OPTIMIZERS[settings.optimizer](1e-2),
+        loss=cx.losses.with_margin(functools.partial(cx.losses.arcface, margin=0.5, scale=64.0), cx.losses.css),
+        normalized=True,
+        dtype=jnp.dtype(settings.dtype),
+        mesh=None if devices == 1 else cx.training.class_mesh(),
+        rngs=nnx.Rngs(0),
     )
+    return head, cx.Optimizer(head, OPTIMIZERS[settings.optimizer](1e-2))
+
+
+def loss_fn(head: Any, batch: Batch) -> jax.Array:
+    """Of a batch that holds embeddings already."""
+    return head.loss(batch.embeddings, batch.labels)
 
 
 def measure(num_classes: int, settings: "Settings") -> Cost:
-    """Starts a state and trains some steps."""
-    program = make_program(num_classes, settings)
+    """Starts a model and trains some steps."""
     start = time.perf_counter()
-    state = jax.block_until_ready(program.init(0))
+    nodes = nnx.jit(lambda: make(num_classes, settings))()
+    if jax.device_count() > 1:
+        cx.rows.replicate(cx.training.class_mesh(), *nodes)
+    graph, arrays = nnx.split(nodes)
+    jax.block_until_ready(arrays)
     started = time.perf_counter() - start
+    head, optimizer = nodes
+    parts = nnx.state(head, cx.rows.Table), nnx.state(optimizer), head.state.get_value()
+    held = [held_bytes(part) for part in parts]
     data = batches(num_classes, settings.dim, settings.batch_size)
-    compiled = program.step.lower(state, data[0]).compile()
+    compiled = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, data[0]).compile()
+    del nodes, head, optimizer, parts
 
     def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = compiled(state, batch)
-        return state, value
+        nonlocal arrays
+        arrays, out = compiled(arrays, batch)
+        return arrays, out
 
     milliseconds = median_ms(step, data, settings.repeats)
-    return Cost(
-        num_classes,
-        jax.device_count(),
-        started,
-        milliseconds,
-        held_bytes(state.tables),
-        held_bytes(nnx.state(state.nodes[1])),
-        held_bytes(state.sampler),
-        compiled.memory_analysis().temp_size_in_bytes,
-    )
+    scratch = compiled.memory_analysis().temp_size_in_bytes
+    return Cost(num_classes, jax.device_count(), started, milliseconds, *held, scratch)
 
 
 def held_bytes(tree: Any) -> int:
@@ -140,17 +141,17 @@ def held_bytes(tree: Any) -> int:
 
 def needed_bytes(num_classes: int, settings: "Settings") -> int:
     """What start or step need of a device at most, whichever needs more, as the compiler says without running them."""
-    program = make_program(num_classes, settings)
-    start = jax.jit(lambda: program.init(0)).lower().compile()
+    start = jax.jit(lambda: nnx.state(make(num_classes, settings))).lower().compile()
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: make(num_classes, settings)))
     # Placed as the start places it: of other places nothing can be updated in place.
-    state = jax.tree.map(
+    arrays = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        jax.eval_shape(lambda: program.init(0)),
+        shapes,
         start.output_shardings,
     )
     batch = batches(num_classes, settings.dim, settings.batch_size, number=1)[0]
     needed = []
-    for compiled in (start, program.step.lower(state, batch).compile()):
+    for compiled in (start, compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batch).compile()):
         memory = compiled.memory_analysis()
         own = memory.output_size_in_bytes - memory.alias_size_in_bytes
         needed.append(memory.argument_size_in_bytes + memory.temp_size_in_bytes + own)

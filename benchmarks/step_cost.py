@@ -6,11 +6,11 @@
 All steps have the same shapes (dim 128, batch 256, 4096 shared log-uniform samples, one label, Adam) and start from the
 embeddings: there is no encoder. Times are medians. What it should show:
 
-* a row-sparse step costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory: by `build`, by the
+* a row-sparse step costs the same at 10^5, 10^6 and 5 * 10^6 classes, and takes the same memory: by the
   pure functions of layer 1 (`cx.sampled_loss`, `cx.rows`) and by the modules of layer 2 (`cx.Head`, `cx.Optimizer` in
   `nnx.jit`, dispatch included), in Flax' graph mode, the same with `nnx.cached_partial`, and in its tree mode; and by
-  `fit`. (`build`, called without dispatch, is the same step.) They are measured by turns, and their ratios to
-  `build` are medians over the rounds, as the machine's speed may change between rounds;
+  `fit`. They are measured by turns with the compiled step of `fit` that is called without any dispatch, and their
+  ratios to it are medians over the rounds, as the machine's speed may change between rounds;
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
   write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do; and where
   the rest goes: drawing, the loss of given logits, and the update of the rows, each alone;
@@ -43,9 +43,10 @@ from rich.table import Table
 
 import candax as cx
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.training.trainer import Trainer
+from candax.training.trainer import Graph, Trainer, compiled_step
 
 DIM, BATCH, NUM_SAMPLED, LEARNING_RATE = 128, 256, 4096, 1e-3
+COMPILED = "compiled step"
 
 
 class Batch(NamedTuple):
@@ -53,14 +54,6 @@ class Batch(NamedTuple):
 
     embeddings: np.ndarray
     labels: np.ndarray
-
-
-class Identity(nnx.Module):
-    """The batch holds embeddings already."""
-
-    def __call__(self, batch: Batch) -> jax.Array:
-        """The embeddings."""
-        return jnp.asarray(batch.embeddings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +91,16 @@ def sampler() -> cx.Sampler:
     return cx.samplers.log_uniform(NUM_SAMPLED, ids_ranked=True)
 
 
+def median_ms(step: Callable[[Batch], Any], data: list[Batch], repeats: int, together: int = 1) -> float:
+    """Median time of a call, after three that warm up; of ``together`` calls in a row the mean counts as one."""
+    times = []
+    for i in range(repeats + 3):
+        start = time.perf_counter()
+        jax.block_until_ready([step(data[(i * together + j) % len(data)]) for j in range(together)][-1])
+        times.append(1e3 * (time.perf_counter() - start) / together)
+    return statistics.median(times[3:])
+
+
 def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
     """Median times of steps, each once in every round, after three rounds that warm up."""
     data, times = batches(num_classes), {step.name: [] for step in steps}
@@ -114,21 +117,25 @@ def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
     return costs
 
 
-def library_step(num_classes: int) -> Step:
-    """A step of ``candax.training.build``."""
-    model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
-    program = cx.training.build(
-        model, sampler=sampler(), loss=cx.losses.sampled_softmax, optimizer=optax.adam(LEARNING_RATE)
-    )
-    state = program.init(0)
-    compiled = program.step.lower(state, batches(num_classes)[0]).compile()
+def compiled_library_step(name: str, num_classes: int, loss: Any, sampler: cx.Sampler | None) -> Step:
+    """The step that `fit` compiles, called without any dispatch."""
+    head = cx.Head(num_classes, DIM, sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
+    graph, arrays = nnx.split((head, cx.Optimizer(head, optax.adam(LEARNING_RATE))))
+    loss_fn = lambda head, batch: head.loss(batch.embeddings, batch.labels)  # noqa: E731
+    compiled = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batches(num_classes)[0]).compile()
+    del head
 
     def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = compiled(state, batch)
-        return value
+        nonlocal arrays
+        arrays, out = compiled(arrays, batch)
+        return out
 
-    return Step("build", step, compiled.memory_analysis().temp_size_in_bytes)
+    return Step(name, step, compiled.memory_analysis().temp_size_in_bytes)
+
+
+def library_step(num_classes: int) -> Step:
+    """The step that all others are compared with."""
+    return compiled_library_step(COMPILED, num_classes, cx.losses.sampled_softmax, sampler())
 
 
 def pure_step(num_classes: int) -> Step:
@@ -292,20 +299,10 @@ def rows_part(num_classes: int) -> Step:
 
 
 def full_step(num_classes: int, block_size: int | None) -> Step:
-    """A step of `build` over all classes."""
-    model = cx.models.Classifier(Identity(), cx.models.Head(num_classes, DIM, rngs=nnx.Rngs(0)))
+    """The same step over all classes."""
     loss = functools.partial(cx.losses.full_softmax, block_size=block_size)
-    program = cx.training.build(model, sampler=None, loss=loss, optimizer=optax.adam(LEARNING_RATE))
-    state = program.init(0)
-    compiled = program.step.lower(state, batches(num_classes)[0]).compile()
-
-    def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = compiled(state, batch)
-        return value
-
     name = "full, plain" if block_size is None else "full, in blocks"
-    return Step(name, step, compiled.memory_analysis().temp_size_in_bytes)
+    return compiled_library_step(name, num_classes, loss, None)
 
 
 def dense_step(num_classes: int) -> Step:
@@ -388,7 +385,7 @@ def main(
     tree_step = functools.partial(module_step, mode="tree mode")
     parts = (draw_part, loss_part, rows_part)
     for num_classes in (10**5, 10**6, 5 * 10**6):
-        # Each group beside `build`, two tables with their moments at a time: four would not fit at the largest size.
+        # Two tables with their moments at a time: four would not fit at the largest size.
         groups = [(pure_step, products_step, traffic_step), (module_step,), (cached_step,), (tree_step,), (loop_step,)]
         for number, group in enumerate([*groups, parts] if num_classes == 10**5 else groups):
             measured = by_turns([make(num_classes) for make in (library_step, *group)], num_classes, repeats)
@@ -412,13 +409,13 @@ def main(
 def report(costs: list[Cost], path: Path | None) -> None:
     """Prints the table and the ratios, and writes them."""
     at = {(cost.step, cost.num_classes): cost.milliseconds for cost in costs}
-    sizes = sorted({number for step, number in at if step == "build"})
-    to_build = {(cost.step, cost.num_classes): cost.ratio for cost in costs}
+    sizes = sorted({number for step, number in at if step == COMPILED})
+    to_compiled = {(cost.step, cost.num_classes): cost.ratio for cost in costs}
     ratios = {}
     for number in sizes:
         limit = at["limit: products", number] + at["limit: rows", number]
         for step in ("layer 1, pure", "layer 2, modules", "layer 2, cached", "layer 2, tree mode", "fit"):
-            ratios[f"{step} / build, {number:,} classes"] = to_build[step, number]
+            ratios[f"{step} / {COMPILED}, {number:,} classes"] = to_compiled[step, number]
         ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
     name = "layer 2, modules"
     ratios[f"layer 2, {sizes[-1]:,} / {sizes[0]:,} classes"] = at[name, sizes[-1]] / at[name, sizes[0]]

@@ -4,9 +4,12 @@ import functools
 
 import jax
 import jax.export
+import optax
 import pytest
+from flax import nnx
 
 import candax as cx
+from candax.training.trainer import Graph, compiled_step, loss_of_labels
 from tests.training import problems
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -33,23 +36,27 @@ QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "top_k")
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STEPS]
 )
 def test_the_step_lowers_for_every_platform(name):
-    sampler, loss = STEPS[name]
-    program = problems.program(sampler, loss)
+    model = problems.model(*STEPS[name])
+    graph, arrays = nnx.split((model, cx.Optimizer(model, optax.adam(1e-2))))
+    step = jax.jit(functools.partial(compiled_step(loss_of_labels, 1), Graph(graph)))
     # Python's own dispatch of the step is not what is exported, so keys and donation do not matter here.
-    exported = jax.export.export(program.step, platforms=PLATFORMS)(program.init(0), problems.Source()[0, 0])
+    exported = jax.export.export(step, platforms=PLATFORMS)(arrays, problems.Source()[0, 0])
     assert exported.platforms == PLATFORMS
 
 
 @pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh"])
 def test_refresh_lowers_for_every_platform(name):
-    program = problems.program(*STEPS[name])
-    exported = jax.export.export(program.refresh, platforms=PLATFORMS)(program.init(0))
+    head = problems.model(*STEPS[name]).head
+    refresh = jax.jit(head.sampler.refresh)
+    exported = jax.export.export(refresh, platforms=PLATFORMS)(head.state.get_value(), head.step_key(), head.classes())
     assert exported.platforms == PLATFORMS
 
 
 def test_prediction_and_evaluation_lower_for_every_platform():
-    program = problems.program(*STEPS["uniform"])
-    state, batch = program.init(0), problems.Source()[0, 0]
-    jax.export.export(program.embed, platforms=PLATFORMS)(state, batch)
+    model, batch = problems.model(*STEPS["uniform"]), problems.Source()[0, 0]
+    graph, arrays = nnx.split(model)
+    jax.export.export(jax.jit(lambda arrays, batch: nnx.merge(graph, arrays)(batch)), platforms=PLATFORMS)(
+        arrays, batch
+    )
     search = jax.jit(functools.partial(cx.blocks.streaming_evaluate, k=5, block_size=16))
-    jax.export.export(search, platforms=PLATFORMS)(program.embed(state, batch), program.classes(state))
+    jax.export.export(search, platforms=PLATFORMS)(cx.training.embed(model, batch), model.head.classes())

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import optax
 from flax import nnx
 
 import candax as cx
+from tests.training import problems
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -24,7 +26,7 @@ def test_the_notebook_example_runs():
     code = code.replace("num_steps=300", "num_steps=30")
     # As a user runs it, and quicker: the suite's compilation without optimisation does not pay for so many steps.
     environment = {**os.environ, "XLA_FLAGS": ""}
-    check = code + "\nprint('steps', int(state.step))"
+    check = code.replace("cx.training.fit(", "run = cx.training.fit(") + "\nprint('steps', run.step)"
     done = subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "p_at_1" in done.stdout
@@ -34,9 +36,7 @@ def test_the_notebook_example_runs():
 def test_the_shorter_examples_run(tmp_path, monkeypatch):
     """Margins, word vectors, search, devices: each with what the first example left behind, in small."""
     monkeypatch.chdir(tmp_path)
-    own, pure, loop, _, margins, words, search, devices, million, many = re.findall(
-        r"```python\n(.*?)```", README, re.DOTALL
-    )
+    own, pure, loop, _, margins, words, search, devices, million = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     rng = np.random.default_rng(0)
     classes = cx.Classes(jnp.asarray(rng.normal(size=(3000, 8)), jnp.float32), None, None, jnp.int32(3000))
     names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
@@ -59,17 +59,16 @@ def test_the_shorter_examples_run(tmp_path, monkeypatch):
     assert cx.training.load("runs/lm", lambda: names["model"]).step == 9
     exec(margins, names)
     encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
-    names["model"] = cx.models.Classifier(encoder, cx.models.Head(5000, 8, normalized=True, rngs=nnx.Rngs(1)))
-    exec(devices, names)
     batch = cx.data.Batch(np.zeros((8, 3), np.int32), np.ones((8, 3), np.float32), np.zeros((8, 1), np.int32))
-    _, loss = names["program"].step(names["program"].init(0), batch)
-    assert np.isfinite(loss)
-    exec(million.replace("1_000_000", "5000"), names)
-    alone = names["program"]
-    exec(many, names)
-    for program in (alone, names["program"]):
-        assert program.num_classes == 5000
-        assert np.isfinite(program.step(program.init(0), batch)[1])
+    names |= {"encoder": encoder, "data": SimpleNamespace(num_classes=5000), "counts": np.ones(5000)}
+    exec(devices.replace("128", "8").replace("loss=loss", "loss=cx.losses.css"), names)
+    made = [(names["model"], cx.Optimizer(names["model"], optax.adam(1e-3)))]
+    for mesh in ("mesh = None", "mesh = cx.training.class_mesh()"):
+        exec(million.replace("1_000_000", "5000").replace("mesh = None", mesh), names)
+        made.append((names["model"], names["optimizer"]))
+    for model, optimizer in made:
+        assert model.head.num_classes == 5000
+        assert np.isfinite(problems.train_step(model, optimizer, batch))
 
 
 def test_pictures_and_files_that_it_names_exist():

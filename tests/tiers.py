@@ -40,9 +40,9 @@ CI_ONLY: dict[str, set[str]] = {
         "test_steps_in_jax_jit_and_in_a_scan_are_those_of_nnx_jit",
     },
     "frontdoor/test_following.py": {
-        "test_samplers_follow_training_as_they_do_in_build[ivf_bq-by_modules]",
-        "test_samplers_follow_training_as_they_do_in_build[ivf_bq-by_pure_functions]",
-        "test_samplers_follow_training_as_they_do_in_build[lsh-by_pure_functions]",
+        "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_modules]",
+        "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_pure_functions]",
+        "test_samplers_follow_training_as_they_do_in_fit[lsh-by_pure_functions]",
     },
     "frontdoor/test_meshes.py": {"test_on_eight_devices"},
     "frontdoor/test_row_gradients.py": {
@@ -103,6 +103,7 @@ CI_ONLY: dict[str, set[str]] = {
     "samplers/test_partial_fc.py": ALL,
     "samplers/test_thresholds.py": ALL,
     "test_blocks.py": {"test_equals_plain_computation", "test_ties_go_to_the_lower_id"},
+    "test_benchmarks.py": ALL,
     "test_cli.py": ALL,
     "test_doctests.py": ALL,
     "test_examples.py": {"test_an_example_learns", "test_the_page_runs"},

@@ -1,8 +1,9 @@
 """What one draw of candidates makes of a batch, beside what all classes say: compiled, many draws a call."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
 from candax.diagnostics.top_k import top_k_share, which_count
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
-from candax.models import draw_rows, score_rows
-from candax.rows import gather_rows
+from candax.models.predictions import predictions
+from candax.models.sampled import draw_and_score
+from candax.rows import gather_rows, value_and_grad
 
 
 class Gradients(NamedTuple):
@@ -132,32 +134,37 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         classes = query.classes
         if new_index:
             state = sampler.init(key_index, classes)
-        drawn = draw_rows(sampler, state, key, query)
+        tables = {"vectors": classes.vectors} | ({} if classes.biases is None else {"biases": classes.biases})
 
-        def mean_loss(
-            embeddings: Array, vectors: Array, biases: Array | None
-        ) -> tuple[Float[Array, ""], tuple[Float[Array, "B"], SampledLogits]]:
-            logits = score_rows(drawn, embeddings, query.labels, vectors, biases, num_classes=num_classes)
-            losses = loss(logits)
-            return jnp.mean(losses), (losses, logits)
+        def mean_loss(tables: dict[str, Any], embeddings: Array) -> tuple[Float[Array, ""], Any]:
+            seen: list[tuple[Array, SampledLogits]] = []
 
-        vectors = gather_rows(classes.vectors, drawn.ids)
-        biases = None if classes.biases is None else gather_rows(classes.biases, drawn.ids)
-        (to_embeddings, to_vectors, to_biases), (losses, logits) = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
-            query.embeddings, vectors, biases
-        )
-        rows = _columns(to_vectors, to_biases)
+            def keeping(logits: SampledLogits) -> Float[Array, "B"]:
+                seen.append((loss(logits), logits))
+                return seen[-1][0]
+
+            of_rows = dataclasses.replace(classes, vectors=tables["vectors"], biases=tables.get("biases"))
+            flat = predictions(embeddings, query.labels, num_classes=num_classes, num_valid=classes.num_valid)
+            losses, drawn = draw_and_score(
+                flat, of_rows, sampler=sampler, state=state, key=key, loss=keeping, num_classes=num_classes
+            )
+            return jnp.mean(losses), (drawn.candidates, *seen[0])
+
+        (_, (candidates, losses, logits)), grads = value_and_grad(mean_loss, has_aux=True)(tables, query.embeddings)
+        of_vectors, to_embeddings = grads.rows["vectors"], grads.params
+        ids = of_vectors.ids
+        rows = _columns(of_vectors.rows, None if classes.biases is None else grads.rows["biases"].rows)
         draw = Draw(
             log_z_error=losses + mean_over_labels(logits.true, logits.true_mask) - exact.log_normalizer,
             num_candidates=jnp.sum(logits.sampled_mask, axis=1).astype(jnp.float32),
             effective_sample_size=_effective_sample_size(logits),
-            top_k_share=top_k_share(drawn.candidates, exact.top_ids, exact.top_counts),
+            top_k_share=top_k_share(candidates, exact.top_ids, exact.top_counts),
             embeddings=_closeness(to_embeddings, exact.gradients.embeddings, earlier.embeddings),
-            classes=_closeness_of_rows(rows, drawn.ids, exact.gradients.classes, earlier.classes, if_untouched),
+            classes=_closeness_of_rows(rows, ids, exact.gradients.classes, earlier.classes, if_untouched),
         )
         totals = Gradients(
             totals.embeddings + to_embeddings,
-            totals.classes.at[drawn.ids].add(rows, mode="drop", unique_indices=True, indices_are_sorted=True),
+            totals.classes.at[ids].add(rows, mode="drop", unique_indices=True, indices_are_sorted=True),
         )
         return totals, draw
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, Loss, Query, SampledLogits, Sampler
 from candax.cosines import as_scored
+from candax.experiments.drawn import Drawn, draw_rows, score_rows
 from candax.losses.full import all_classes_as_candidates
-from candax.models import Drawn, draw_rows, score_rows
 from candax.rows import Rowwise, gather_rows, rowwise
 from candax.training import Program
 

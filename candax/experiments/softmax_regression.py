@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from candax import losses
 from candax.base import Classes, KeyArray, Query, Sampler, pytree
-from candax.models import score
+from candax.experiments.drawn import score
 
 MOMENTUM = 0.99
 RECORD_EVERY = 50

@@ -52,12 +52,9 @@ def d_softmax(
 
         D-Softmax-K with a tenth of 1000 classes:
 
-        >>> import optax
         >>> from flax import nnx
-        >>> encoder = cx.models.SparseMLP(50, 8, rngs=nnx.Rngs(0))
-        >>> model = cx.models.Classifier(encoder, cx.models.Head(1000, 8, normalized=True, rngs=nnx.Rngs(1)))
         >>> sampler = cx.samplers.uniform(100, replacement=False)
-        >>> program = cx.training.build(model, sampler=sampler, loss=cx.losses.d_softmax, optimizer=optax.sgd(0.1))
+        >>> head = cx.Head(1000, 8, sampler=sampler, loss=cx.losses.d_softmax, normalized=True, rngs=nnx.Rngs(1))
 
     Source: He, Wang, Li, Wang, Softmax Dissection: Towards Understanding Intra- and Inter-class Objective for Embedding
         Learning (2020).

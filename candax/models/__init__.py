@@ -2,12 +2,12 @@
 
 from candax.models.classifier import Classifier, encoder_tables, tables_of
 from candax.models.dense_mlp import DenseMLP
-from candax.models.drawn import Drawn, draw_rows, score_rows
 from candax.models.gru import GRULanguageModel
-from candax.models.heads import Head, find_hits, score
+from candax.models.heads import Head
 from candax.models.links import LinkEncoder
 from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection, recover
+from candax.models.scoring import find_hits
 from candax.models.tower import HistoryTower
 from candax.models.windows import window_logits, window_sums
 from candax.models.word2vec import CBOW, SkipGram
@@ -18,7 +18,6 @@ __all__ = [
     "Classifier",
     "Constant",
     "DenseMLP",
-    "Drawn",
     "GRULanguageModel",
     "Head",
     "HistoryTower",
@@ -27,12 +26,9 @@ __all__ = [
     "SkipGram",
     "SparseMLP",
     "Table",
-    "draw_rows",
     "encoder_tables",
     "find_hits",
     "recover",
-    "score",
-    "score_rows",
     "tables_of",
     "window_logits",
     "window_sums",

@@ -5,7 +5,6 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.models.heads import Head
 from candax.rows import Table
 
 
@@ -28,7 +27,7 @@ class Classifier(nnx.Module):
         ['class_biases', 'class_vectors', 'encoder.bag']
     """
 
-    def __init__(self, encoder: Any, head: Head) -> None:
+    def __init__(self, encoder: Any, head: Any) -> None:
         self.encoder = encoder
         self.head = head
 

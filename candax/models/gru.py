@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.models.heads import Head
+from candax.models.head import Head
 from candax.rows import Table, lookup
 
 Activation: TypeAlias = Literal["tanh", "sigmoid"]
@@ -26,8 +26,8 @@ class GRULanguageModel(nnx.Module):
     the words that follow each (-1 pads): every place of every sentence is an example of its own.
 
     Args:
-        head: whose class vectors are the word vectors. Rows from ``head.num_classes`` on (``num_rows``) can be words
-            that are read and never predicted, such as the start of a sentence.
+        head: whose class vectors are the word vectors. Rows from ``head.num_classes`` on (of a larger ``table``) can be
+            words that are read and never predicted, such as the start of a sentence.
         hidden_dim: coordinates of h_t.
         candidate: activation of c_t.
         init_scale: matrices and biases are drawn uniformly from +-init_scale.
@@ -41,12 +41,12 @@ class GRULanguageModel(nnx.Module):
         >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> import candax as cx
-        >>> head = cx.models.Head(1000, 16, num_rows=1001, use_biases=False, rngs=nnx.Rngs(0))
+        >>> head = cx.Head(1000, table=cx.Embed(1001, 16, rngs=nnx.Rngs(0)), biases=False, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(cx.models.GRULanguageModel(head, 32, rngs=nnx.Rngs(1)), head)
         >>> model(SimpleNamespace(words=jnp.array([[1000, 3, 5, -1]]))).shape  # four places
         (4, 16)
-        >>> list(cx.models.tables_of(model))  # one table for both uses
-        ['class_vectors']
+        >>> model.encoder.words is head.vectors  # one table for both uses
+        True
 
     Source: Cho et al., On the Properties of Neural Machine Translation: Encoder-Decoder Approaches (2014); Botev,
         Zheng, Barber, Complementary Sum Sampling (2017), section 6.2, where c_t is printed with a sigmoid: that is

@@ -24,13 +24,12 @@ from candax.losses import full_softmax, over_all_classes, sampled_softmax, subse
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
-from candax.models.heads import normal_table
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
 from candax.models.sharded_scores import evaluate_sharded
 from candax.rows.lookups import lookup, record_draw
 from candax.rows.placement import Placement, placement, placement_of, table_of
-from candax.rows.tables import Constant, DrawCount, Table
+from candax.rows.tables import Constant, DrawCount, Table, normal_table
 from candax.samplers.sharded import sharded
 
 

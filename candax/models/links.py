@@ -7,7 +7,7 @@ from flax import nnx
 from jax import numpy as jnp
 from jaxtyping import Array, Float
 
-from candax.models.heads import Head
+from candax.models.head import Head
 from candax.rows import Table, lookup
 
 Product: TypeAlias = Literal["complex", "elementwise", "sum"]
@@ -38,10 +38,10 @@ class LinkEncoder(nnx.Module):
     Example:
         >>> from flax import nnx
         >>> import candax as cx
-        >>> head = cx.models.Head(1000, 16, rngs=nnx.Rngs(0))
+        >>> head = cx.Head(1000, 16, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(cx.models.LinkEncoder(head, 8, rngs=nnx.Rngs(1)), head)
-        >>> sorted(cx.models.tables_of(model))
-        ['class_biases', 'class_vectors', 'encoder.relations']
+        >>> model.encoder.entities is head.vectors
+        True
 
     Source: Trouillon et al., Complex Embeddings for Simple Link Prediction (2016); reciprocal relations: Lacroix et
         al., Canonical Tensor Decomposition for Knowledge Base Completion (2018); Yang et al., Embedding Entities and

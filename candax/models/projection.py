@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from candax.base import Classes
 from candax.losses.full import full_softmax
 from candax.models.classifier import Classifier
-from candax.models.heads import Head
+from candax.models.head import Head
 from candax.rows import Constant, Table
 
 
@@ -34,14 +34,12 @@ class RandomProjection(nnx.Module):
         ValueError: for numbers out of range, or an encoder with a table called "encoder" or "projection".
 
     Example:
-        >>> import optax
         >>> from flax import nnx
         >>> import candax as cx
         >>> encoder = cx.models.RandomProjection(
         ...     cx.models.SparseMLP(500, 64, rngs=nnx.Rngs(0)), 64, num_projected=16, rngs=nnx.Rngs(1)
         ... )
-        >>> slim = cx.models.Classifier(encoder, cx.models.Head(1000, 16, rngs=nnx.Rngs(2)))
-        >>> program = cx.training.build(slim, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.adam(1e-3))
+        >>> slim = cx.models.Classifier(encoder, cx.Head(1000, 16, rngs=nnx.Rngs(2)))
 
     Source: Yuan, Guo, Yu, Wang, Yang, Accelerating Deep Learning with Millions of Classes (2020), as described by Zhao
         et al., ANN Softmax (PVLDB 2022), sections 2.1 and 4.
@@ -100,14 +98,15 @@ def recover(
     all of them.
 
     Args:
-        model: of a ``RandomProjection`` and a head, with its trained values (``program.update_model(state)``).
+        model: of a ``RandomProjection`` and a head, trained.
         batches: all training examples, each once, with ``labels`` int32[B, T] padded with -1; those without labels
             count as no examples. Batches of one shape compile once.
         weight_decay: the factor of the L2 penalty that the model was trained with, per example, on the class vectors.
         block_size: of ``full_softmax``.
 
     Returns:
-        A ``Classifier`` of the inner encoder, which is shared with the given model, and a new float32 head.
+        A ``Classifier`` of the inner encoder, which is shared with the given model, and a new float32 head that scores
+            all classes (``head.use`` gives it a sampler and a loss).
 
     Raises:
         ValueError: if the model has no random projection or a normalised head, or of ``weight_decay`` and ``batches``
@@ -119,7 +118,7 @@ def recover(
         >>> import candax as cx
         >>> inner = cx.models.SparseMLP(50, 8, rngs=nnx.Rngs(0))
         >>> encoder = cx.models.RandomProjection(inner, 8, num_projected=4, rngs=nnx.Rngs(1))
-        >>> slim = cx.models.Classifier(encoder, cx.models.Head(20, 4, rngs=nnx.Rngs(2)))
+        >>> slim = cx.models.Classifier(encoder, cx.Head(20, 4, rngs=nnx.Rngs(2)))
         >>> full = cx.models.recover(slim)
         >>> import numpy as np
         >>> batch = cx.data.Batch(np.zeros((4, 3), np.int32), np.ones((4, 3), np.float32), np.zeros((4, 1), np.int32))
@@ -179,17 +178,9 @@ def recover(
 
 def _classifier(encoder: Any, head: Head, vectors: Float[Array, "rows dim"]) -> Classifier:
     """A head like the given one but for its class vectors."""
-    rows, dim = vectors.shape
     counts = None if head.counts is None else head.counts[...][: head.num_classes]
-    made = Head(
-        head.num_classes,
-        dim,
-        use_biases=head.biases is not None,
-        counts=counts,
-        num_rows=rows,
-        rngs=nnx.Rngs(0),
-    )
-    made.vectors[...] = vectors
+    made = Head(head.num_classes, vectors.shape[1], biases=head.biases is not None, counts=counts, rngs=nnx.Rngs(0))
+    made.vectors[...] = vectors[: head.num_classes]
     if head.biases is not None and made.biases is not None:
-        made.biases[...] = head.biases[...].astype(jnp.float32)
+        made.biases[...] = head.biases[...][: head.num_classes].astype(jnp.float32)
     return Classifier(encoder, made)

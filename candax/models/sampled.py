@@ -15,8 +15,8 @@ from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.losses.full import scores_all_classes
 from candax.models.computed import takes_where
-from candax.models.heads import score_beside
 from candax.models.predictions import Predictions, check_reduction, predictions
+from candax.models.scoring import score
 from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.lookups import TableView, lookup
@@ -177,7 +177,7 @@ def draw_and_score(
         else:
             true_logits = jnp.einsum("bd,btd->bt", some_embeddings, of_true, preferred_element_type=jnp.float32)
             true_logits = true_logits if of_true_biases is None else true_logits + of_true_biases
-        logits = score_beside(
+        logits = score(
             true_logits,
             some_embeddings,
             some_labels,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.models.heads import Head
+from candax.models.head import Head
 from candax.rows import Table, lookup
 
 
@@ -34,10 +34,10 @@ class HistoryTower(nnx.Module):
     Example:
         >>> from flax import nnx
         >>> import candax as cx
-        >>> head = cx.models.Head(1000, 16, rngs=nnx.Rngs(0))
+        >>> head = cx.Head(1000, 16, rngs=nnx.Rngs(0))
         >>> model = cx.models.Classifier(cx.models.HistoryTower(head, 32, rngs=nnx.Rngs(1)), head)
-        >>> sorted(cx.models.tables_of(model))  # one table for both towers
-        ['class_biases', 'class_vectors']
+        >>> model.encoder.items is head.vectors  # one table for both towers
+        True
 
     Source: the two towers of Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations
         (2019), with item ids as the item's only feature.

@@ -34,7 +34,7 @@ class SkipGram(nnx.Module):
         >>> from flax import nnx
         >>> import candax as cx
         >>> encoder = cx.models.SkipGram(100, 8, rngs=nnx.Rngs(0))
-        >>> model = cx.models.Classifier(encoder, cx.models.Head(100, 8, use_biases=False, rngs=nnx.Rngs(1)))
+        >>> model = cx.models.Classifier(encoder, cx.Head(100, 8, biases=False, rngs=nnx.Rngs(1)))
         >>> model(SimpleNamespace(words=jnp.array([[5, 3, -1]]))).shape
         (3, 8)
 
@@ -68,7 +68,7 @@ class CBOW(nnx.Module):
         >>> from flax import nnx
         >>> import candax as cx
         >>> encoder = cx.models.CBOW(100, 8, rngs=nnx.Rngs(0))
-        >>> model = cx.models.Classifier(encoder, cx.models.Head(100, 8, use_biases=False, rngs=nnx.Rngs(1)))
+        >>> model = cx.models.Classifier(encoder, cx.Head(100, 8, biases=False, rngs=nnx.Rngs(1)))
         >>> batch = SimpleNamespace(words=jnp.array([[5, 3, -1]]), neighbours=jnp.ones((1, 3, 2), bool))
         >>> model(batch).shape
         (3, 8)

@@ -10,7 +10,7 @@ from candax.rows.differentiate import value_and_grad
 from candax.rows.draws import Draw, update_sampler
 from candax.rows.gradients import Gradients, RowGradients, accumulate
 from candax.rows.lookups import TableView, lookup
-from candax.rows.placement import replicate
+from candax.rows.placement import replicate, shard
 from candax.rows.tables import Constant, Table
 from candax.rows.unique import UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
 
@@ -31,6 +31,7 @@ __all__ = [
     "replicate",
     "rowwise",
     "scatter_rows",
+    "shard",
     "unique_rows",
     "update_sampler",
     "value_and_grad",

@@ -86,10 +86,30 @@ def table_of(values: Array, where: Placement | None) -> Table:
     return Table(values) if where is None else Table(where.place(values), placement=where)
 
 
-def place_table(table: Table, where: Placement) -> None:
-    """Pads and places a table that was made without a placement, in place."""
-    table.set_value(where.place(table[...]))
-    table.set_metadata("placement", where)
+def shard(node: nnx.Module, mesh: Mesh | None = None, *, axis: str = "classes", num_shards: int | None = None) -> None:
+    """Deals the rows of all tables of a module to the devices of a mesh, in place; those that are placed stay.
+
+    For encoders that take no ``mesh=`` themselves. Call it before the optimizer is made.
+
+    Args:
+        node: a module with tables anywhere in it.
+        mesh: devices.
+        axis: of the mesh, over which rows lie.
+        num_shards: see ``cx.Head``.
+
+    Example:
+        >>> import jax, candax as cx
+        >>> from flax import nnx
+        >>> encoder = cx.models.SparseMLP(500, 16, rngs=nnx.Rngs(0))
+        >>> mesh = jax.make_mesh((1,), ("classes",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> cx.rows.shard(encoder, mesh)
+    """
+    for _, table in nnx.iter_graph(node):
+        if isinstance(table, Table) and placement_of(table) is None:
+            where = placement(mesh, axis, num_shards, table.shape[0])
+            if where is not None:
+                table.set_value(where.place(table[...]))
+                table.set_metadata("placement", where)
 
 
 def placement_of(table: Any) -> Placement | None:

@@ -20,7 +20,7 @@ from candax.models.head import INIT
 from candax.models.head import Head as TrainedHead
 from candax.models.sampled import check_sampler_and_loss
 from candax.rows.by_rows import rowwise
-from candax.rows.placement import place_table, placement, replicate
+from candax.rows.placement import placement, replicate, shard
 from candax.rows.rounding import Rounding
 from candax.rows.tables import Constant
 from candax.training.feed import BatchSource
@@ -171,15 +171,13 @@ def build(
     if not isinstance(abstract, Classifier):
         raise ValueError(f"expected a Classifier, or a function that makes one, got one that makes {abstract!r}.")
     num_classes = abstract.head.num_classes
-    where = placement(mesh, axis, num_shards, num_classes)
+    placement(mesh, axis, num_shards, num_classes)
     # Found to be wrong here, and not when training starts.
     rowwise(optimizer, rounding=rounding)
     nnx.eval_shape(lambda: Optimizer(nnx.Dict(), optimizer, clip_norm=clip_norm, rounding=rounding))
 
     def start(made: Classifier, key_data: Array, seed: int) -> tuple[Classifier, Optimizer]:
-        if where is not None:
-            for table in {id(table): table for table in tables_of(made).values()}.values():
-                place_table(table, where)
+        shard(made, mesh, axis=axis, num_shards=num_shards)
         made.head = _trained_head(made.head, sampler, loss, key_data)
         return made, Optimizer(made, optimizer, clip_norm=clip_norm, rounding=rounding, seed=seed)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import candax as cx
 from candax.data.flat import widest
+from tests.training import problems
 
 
 @settings(max_examples=30, deadline=None)
@@ -62,11 +63,12 @@ def test_the_same_training_as_padded() -> None:
         batches = cx.data.Batches(examples, 8, 0, flat=flat)
         rngs = nnx.Rngs(0)
         encoder = cx.models.SparseMLP(examples.num_features, 8, rngs=rngs)
-        model = cx.models.Classifier(encoder, cx.models.Head(examples.num_classes, 8, rngs=rngs))
-        program = cx.training.build(model, sampler=cx.samplers.uniform(4), loss=cx.losses.css, optimizer=optax.sgd(0.5))
-        state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=4)
-        tables.append(state.tables)
+        sampler, loss = cx.samplers.uniform(4), cx.losses.css
+        head = cx.Head(examples.num_classes, 8, sampler=sampler, loss=loss, rngs=rngs)
+        model = cx.models.Classifier(encoder, head)
+        start = jax.tree.map(np.array, problems.tables(model))
+        cx.training.fit(model, cx.Optimizer(model, optax.sgd(0.5)), batches, num_steps=4, progress=False)
+        tables.append(problems.tables(model))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *tables)
-    start = program.init(0).tables
     moved = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), tables[1], start)
     assert min(jax.tree.leaves(moved)) > 1e-3

@@ -277,31 +277,29 @@ def test_a_run_of_fit_goes_on_with_eight_three_and_one_device(size, tmp_path):
     np.testing.assert_allclose(found.model.words.embedding[...], whole.model.words.embedding[...], atol=1e-5)
 
 
-def make_program(mesh, make_model):
-    return cx.training.build(
-        make_model,
-        sampler=cx.samplers.unigram(16),
-        loss=cx.losses.css,
-        optimizer=optax.sgd(0.3, momentum=0.9),
-        mesh=mesh,
-        num_shards=NUM_SHARDS,
-    )
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_programs_on_a_mesh_are_those_of_one_device(given):
-    """From a model, and from a function that makes it, whose table no device ever holds whole."""
+@pytest.mark.parametrize("in_jit", [False, True])
+def test_a_classifier_on_a_mesh_trains_as_on_one_device(in_jit):
+    """Made as it is, and made in ``nnx.jit``, where no device ever holds a whole table."""
     results = []
     for mesh in (make_mesh("8x1"), None):
-        program = make_program(mesh, problems.model() if given else problems.model)
-        state = program.init(0)
-        shards = [table.sharding for table in state.tables.values()]
-        for step in range(3):
-            state, loss = program.step(state, problems.Source()[0, step])
-        assert [table.sharding for table in state.tables.values()] == shards
-        results.append([np.asarray(table)[:40] for table in state.tables.values()] + [loss])
+
+        def make(mesh=mesh):
+            sampler = cx.samplers.unigram(16)
+            model = problems.model(sampler, cx.losses.css, mesh=mesh, num_shards=NUM_SHARDS)
+            cx.rows.shard(model.encoder, mesh, num_shards=NUM_SHARDS)
+            return model, cx.Optimizer(model, optax.sgd(0.3, momentum=0.9))
+
+        model, optimizer = (nnx.jit(make) if in_jit else make)()
         if mesh is not None:
-            assert all(len(sharding.device_set) == 8 and not sharding.is_fully_replicated for sharding in shards)
+            cx.rows.replicate(mesh, model, optimizer)
+        tables = problems.tables(model)
+        shards = {name: table.sharding for name, table in tables.items()}
+        losses = [problems.train_step(model, optimizer, problems.Source()[0, step]) for step in range(3)]
+        tables = problems.tables(model)
+        assert {name: table.sharding for name, table in tables.items()} == shards
+        results.append([np.asarray(table)[:40] for table in tables.values()] + losses)
+        if mesh is not None:
+            assert all(len(where.device_set) == 8 and not where.is_fully_replicated for where in shards.values())
     for one, other in zip(*results, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

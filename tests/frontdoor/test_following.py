@@ -1,4 +1,4 @@
-"""Samplers follow training through layers 1 and 2 as they do in ``build``: the same states after the same steps."""
+"""Samplers follow training through layers 1 and 2 as they do in ``fit``: the same states after the same steps."""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -74,29 +74,13 @@ def make_head(name):
 
 
 @cache
-def by_build(name):
-    head = make_head(name)
-    classifier = cx.models.Classifier(Identity(), cx.models.Head(NUM, DIM, counts=head.counts[...], rngs=nnx.Rngs(1)))
-    program = cx.training.build(classifier, sampler=SAMPLERS[name], loss=cx.losses.css, optimizer=optimizer())
-    state = program.init(0)
-    # The same key and the same class vectors.
-    model, trainer = state.nodes
-    for variable in ("key_data", "vectors", "biases"):
-        getattr(model.head, variable).set_value(jnp.array(getattr(head, variable)[...]))
-    key = jax.random.wrap_key_data(head.key_data[...])
-    model.head.state.set_value(
-        jax.tree.map(jnp.array, SAMPLERS[name].init(jax.random.fold_in(key, INIT), head.classes()))
-    )
-    state = cx.training.TrainState.of(model, trainer)
-    losses = []
-    for step, batch in enumerate(batches()):
-        if program.schedule(step):
-            state = program.refresh(state)
-        state, loss = program.step(state, batch)
-        losses.append(float(loss))
-    return Run(
-        {"vectors": state.tables["class_vectors"], "biases": state.tables["class_biases"]}, state.sampler, losses
-    )
+def by_fit(name):
+    """Layer 3."""
+    model = cx.models.Classifier(Identity(), make_head(name))
+    run = cx.training.fit(model, cx.Optimizer(model, optimizer()), batches(), log_every=1, progress=False)
+    head = model.head
+    classes = {"vectors": head.vectors[...], "biases": head.biases[...]}
+    return Run(classes, head.state.get_value(), [record["loss"] for record in run.records])
 
 
 def by_pure_functions(name):
@@ -157,8 +141,8 @@ def by_modules(name):
 
 @pytest.mark.parametrize("run", [by_pure_functions, by_modules])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_samplers_follow_training_as_they_do_in_build(name, run):
-    expected, got = by_build(name), run(name)
+def test_samplers_follow_training_as_they_do_in_fit(name, run):
+    expected, got = by_fit(name), run(name)
     assert np.mean(expected.losses[-5:]) < np.mean(expected.losses[:5])
     np.testing.assert_allclose(got.losses, expected.losses, rtol=1e-5)
     for table in ("vectors", "biases"):

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax.rows import tables
 
 CLASSES, DIM = 50, 4
 UNIFORM = cx.samplers.uniform(8)
@@ -318,3 +319,36 @@ def test_a_margin_goes_with_a_normalised_head():
     value, grads = gradients(head)
     assert np.isfinite(float(value))
     assert float(grads.norm()) > 0
+
+
+def test_vectors_start_small_and_those_of_cosines_at_length_one():
+    head = cx.Head(4000, 64, sampler=UNIFORM, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(jnp.std(head.vectors[...]), 0.1 / 8, rtol=0.02)
+    normalized = cx.Head(4000, 64, sampler=UNIFORM, normalized=True, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(jnp.std(normalized.vectors[...]), 1 / 8, rtol=0.02)
+    assert normalized.biases is None
+    assert normalized.classes().normalized
+    with pytest.raises(ValueError, match="no biases with normalized=True"):
+        cx.Head(10, 4, sampler=UNIFORM, normalized=True, biases=True, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (10, 0)])
+def test_sizes_out_of_range_are_refused(sizes):
+    with pytest.raises(ValueError, match="expected num_classes >= 1 and dim >= 1"):
+        cx.Head(*sizes, sampler=UNIFORM, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dim", [1, 64, 67, 96])
+def test_a_large_table_is_drawn_in_parts_from_the_same_distribution(dim, dtype, monkeypatch):
+    monkeypatch.setattr(tables, "_AT_ONCE", 1)
+    jax.clear_caches()
+    vectors = tables.normal_table(jax.random.key(0), (2000, dim), dim**-0.5, jnp.dtype(dtype))
+    jax.clear_caches()
+    assert vectors.dtype == dtype
+    columns = np.asarray(vectors, np.float64).T * dim**0.5
+    # Every column standard normal: means and deviations of 2000 numbers; no two columns alike.
+    np.testing.assert_allclose(columns.mean(axis=1), 0, atol=5 / 2000**0.5)
+    np.testing.assert_allclose(columns.std(axis=1), 1, atol=5 / 4000**0.5)
+    between = columns @ columns.T / 2000 - np.eye(dim)
+    assert np.abs(between - np.diag(np.diag(between))).max() < 6 / 2000**0.5

@@ -16,15 +16,11 @@ CORPUS = corpus_of("tiny", [["a", "b", "c", "a"], ["c"], ["b", "b", "d"]], min_c
 BATCH = sentence_batch(CORPUS, np.array([0, 1, 2]))
 
 
-def make(candidate="tanh", seed=0):
-    head = cx.models.Head(
-        CORPUS.num_classes,
-        6,
-        num_rows=CORPUS.num_classes + 1,
-        use_biases=False,
-        counts=CORPUS.counts,
-        rngs=nnx.Rngs(seed),
-    )
+def make(candidate="tanh", seed=0, **options):
+    # One word more than is predicted: the start.
+    words = cx.Embed(CORPUS.num_classes + 1, 6, rngs=nnx.Rngs(seed))
+    options |= {"table": words, "biases": False, "counts": CORPUS.counts, "rngs": nnx.Rngs(seed)}
+    head = cx.Head(CORPUS.num_classes, **options)
     encoder = cx.models.GRULanguageModel(head, 5, candidate=candidate, init_scale=0.7, rngs=nnx.Rngs(seed + 1))
     return cx.models.Classifier(encoder, head)
 
@@ -56,14 +52,7 @@ def test_equations(candidate):
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_step_is_gradient_descent_on_the_tied_table(sampled):
     """With every class a candidate and plain SGD, one step equals differentiating the whole table of both uses."""
-    model = make()
-    program = cx.training.build(
-        model,
-        sampler=cx.samplers.top_k(CORPUS.num_classes) if sampled else None,
-        loss=cx.losses.css if sampled else cx.losses.full_softmax,
-        optimizer=optax.sgd(0.5),
-        reduce=lambda values: jnp.sum(values) / len(BATCH.words),
-    )
+    model = make(sampler=cx.samplers.top_k(CORPUS.num_classes), loss=cx.losses.css) if sampled else make()
     graph, table, params, rest = nnx.split(model, cx.models.Table, nnx.Param, ...)
     before = jnp.array(model.head.vectors[...])
 
@@ -74,28 +63,38 @@ def test_a_step_is_gradient_descent_on_the_tied_table(sampled):
         return jnp.sum(jnp.where(BATCH.labels >= 0, nll, 0)) / len(BATCH.words)
 
     value, gradient = jax.value_and_grad(objective)(before)
-    state, loss = program.step(program.init(0), BATCH)
-    np.testing.assert_allclose(loss, value, rtol=1e-5)
-    np.testing.assert_allclose(state.tables["class_vectors"], before - 0.5 * gradient, rtol=1e-4, atol=1e-6)
+    optimizer = cx.Optimizer(model, optax.sgd(0.5))
+
+    @nnx.jit
+    def step(model, optimizer):
+        def sum_per_sentence(model):
+            return model.head.loss(model(BATCH), BATCH.labels, reduction="sum") / len(BATCH.words)
+
+        loss, grads = cx.value_and_grad(sum_per_sentence)(model)
+        optimizer.update(model, grads)
+        return loss
+
+    np.testing.assert_allclose(step(model, optimizer), value, rtol=1e-5)
+    np.testing.assert_allclose(model.head.vectors[...], before - 0.5 * gradient, rtol=1e-4, atol=1e-6)
     assert np.any(np.asarray(gradient)[CORPUS.start] != 0)  # the start learns as something that is read
 
 
 def test_it_learns_a_language():
     corpus = corpus_of("abc", [list("abcd"), list("bcda"), list("cdab")] * 20, min_count=1)
-    head = cx.models.Head(corpus.num_classes, 16, num_rows=corpus.num_classes + 1, rngs=nnx.Rngs(0))
-    model = cx.models.Classifier(cx.models.GRULanguageModel(head, 16, init_scale=0.3, rngs=nnx.Rngs(1)), head)
     loss = functools.partial(cx.losses.css, complement="redraw", num_kept=3)
-    program = cx.training.build(model, sampler=cx.samplers.uniform(6), loss=loss, optimizer=optax.adam(0.02))
+    words = cx.Embed(corpus.num_classes + 1, 16, rngs=nnx.Rngs(0))
+    head = cx.Head(corpus.num_classes, table=words, sampler=cx.samplers.uniform(6), loss=loss, rngs=nnx.Rngs(0))
+    model = cx.models.Classifier(cx.models.GRULanguageModel(head, 16, init_scale=0.3, rngs=nnx.Rngs(1)), head)
     batches = cx.data.SentenceBatches(corpus, 20, 0)
-    state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=150, progress=False)
+    cx.training.fit(model, cx.Optimizer(model, optax.adam(0.02)), batches, num_steps=150, progress=False)
     batch = sentence_batch(corpus, np.arange(3))
-    nll = cx.losses.full_softmax(program.embed(state, batch), jnp.asarray(batch.labels), program.classes(state))
+    nll = cx.losses.full_softmax(cx.training.embed(model, batch), jnp.asarray(batch.labels), model.head.classes())
     # Only the first of five words of a sentence is uncertain, among three.
     assert float(jnp.sum(nll)) / 15 == pytest.approx(np.log(3) / 5, abs=0.05)
 
 
 def test_bad_settings_are_refused():
-    head = cx.models.Head(4, 3, rngs=nnx.Rngs(0))
+    head = cx.Head(4, 3, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="hidden_dim >= 1"):
         cx.models.GRULanguageModel(head, 0, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="init_scale > 0"):

@@ -1,5 +1,6 @@
 """Tied encoders before a head: one table, trained from both uses, by the gradient of the whole."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from tests.training import problems
 
 NUM, DIM, KINDS = 30, 4, 6
 QUESTIONS = cx.data.QuestionBatch(
@@ -23,12 +25,12 @@ HISTORIES = cx.data.Batch(
 
 
 def links():
-    head = cx.models.Head(NUM, DIM, rngs=nnx.Rngs(0))
+    head = cx.Head(NUM, DIM, rngs=nnx.Rngs(0))
     return cx.models.Classifier(cx.models.LinkEncoder(head, KINDS, rngs=nnx.Rngs(1)), head)
 
 
 def tower(*, tied=True):
-    head = cx.models.Head(NUM, DIM, rngs=nnx.Rngs(0))
+    head = cx.Head(NUM, DIM, rngs=nnx.Rngs(0))
     return cx.models.Classifier(cx.models.HistoryTower(head, 8, tied=tied, rngs=nnx.Rngs(1)), head)
 
 
@@ -43,10 +45,10 @@ def test_a_step_descends_the_gradient_of_both_uses(make, batch):
         return jnp.mean(cx.losses.full_softmax(whole(batch), jnp.asarray(batch.labels), whole.head.classes()))
 
     gradient = nnx.merge(graph, jax.jit(jax.grad(dense))(tables), rest).head.vectors[...]
-    program = cx.training.build(model, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.sgd(0.5))
-    state, _ = program.step(program.init(0), batch)
-    np.testing.assert_allclose(state.tables["class_vectors"], vectors - 0.5 * gradient, atol=1e-6)
-    assert sorted(state.tables)[:2] == ["class_biases", "class_vectors"]
+    training = problems.Training(model, optax.sgd(0.5))
+    training.step(batch)
+    np.testing.assert_allclose(model.head.vectors[...], vectors - 0.5 * gradient, atol=1e-6)
+    assert not {"encoder.items", "encoder.entities", "head.vectors"} <= set(training.tables)  # one table, one name
 
 
 def test_a_history_is_a_weighted_mean():
@@ -56,7 +58,7 @@ def test_a_history_is_a_weighted_mean():
     items = np.asarray(encoder.items[...])
     expected = [(items[1] + 3 * items[5]) / 4, items[5], np.zeros(DIM)]
     np.testing.assert_allclose(model(HISTORIES), expected, atol=1e-6)
-    assert sorted(cx.models.tables_of(model)) == ["class_biases", "class_vectors", "encoder.items"]
+    assert sorted(problems.tables(model)) == ["encoder.items", "head.biases", "head.vectors"]
 
 
 def test_complex_products_tell_the_ends_of_a_relation_apart():
@@ -71,7 +73,7 @@ def test_complex_products_tell_the_ends_of_a_relation_apart():
 
 
 def test_wrong_sizes_are_refused():
-    head = cx.models.Head(NUM, 5, rngs=nnx.Rngs(0))
+    head = cx.Head(NUM, 5, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="even number of coordinates"):
         cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="num_kinds >= 1"):
@@ -84,15 +86,14 @@ def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
     """In-batch and sampled candidates, corrected for popularity."""
     ring = [cx.data.Triple(f"e{i}", "next", f"e{(i + 1) % NUM}") for i in range(NUM)]
     graph = cx.data.graph_of("ring", ring, valid_share=0.0, test_share=0.0)
-    head = cx.models.Head(NUM, 16, counts=graph.counts, rngs=nnx.Rngs(0))
-    model = cx.models.Classifier(cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(1)), head)
     sampler = cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(8)])
-    program = cx.training.build(model, sampler=sampler, loss=cx.losses.sampled_softmax, optimizer=optax.adam(0.05))
+    head = cx.Head(NUM, 16, sampler=sampler, counts=graph.counts, rngs=nnx.Rngs(0))
+    model = cx.models.Classifier(cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(1)), head)
     batches = cx.data.QuestionBatches(graph, batch_size=10, seed=0)
-    state, _ = cx.training.fit_program(program, program.init(0), batches, num_steps=150, progress=False)
+    cx.training.fit(model, cx.Optimizer(model, optax.adam(0.05)), batches, num_steps=150, progress=False)
     metrics = cx.training.evaluate_links(
-        lambda batch: program.embed(state, batch),
-        program.classes(state),
+        partial(cx.training.embed, model),
+        model.head.classes(),
         cx.data.questions_in_order(cx.data.questions_of(graph.train, 1), 20),
         cx.data.KnownAnswers(graph),
         1,

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
-from candax.models import Classifier, Head, RandomProjection, SparseMLP, recover
+from candax.models import Classifier, RandomProjection, SparseMLP, recover
 from tests.training import problems
 
 NUM_CLASSES, DIM, PROJECTED, WEIGHT_DECAY = 6, 96, 48, 0.05
@@ -43,29 +43,19 @@ def together(parts):
     return cx.data.Batch(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def trained(encoder, dim, num_rows=None):
+def trained(encoder, dim):
     """To the minimum, by gradient descent on all examples."""
-    model = Classifier(encoder, Head(NUM_CLASSES, dim, num_rows=num_rows, rngs=nnx.Rngs(2)))
+    model = Classifier(encoder, cx.Head(NUM_CLASSES, dim, rngs=nnx.Rngs(2)))
     batch = together(batches())
-    labelled = float(np.sum((batch.labels >= 0).any(axis=1)))
-    optimizer = optax.chain(optax.add_decayed_weights(WEIGHT_DECAY), optax.sgd(0.5))
-    program = cx.training.build(
-        model,
-        sampler=None,
-        loss=cx.losses.full_softmax,
-        optimizer=optimizer,
-        reduce=lambda losses: jnp.sum(losses) / labelled,
-    )
-    state = program.init(0)
+    training = problems.Training(model, optax.chain(optax.add_decayed_weights(WEIGHT_DECAY), optax.sgd(0.5)))
     for _ in range(400):
-        state, _ = program.step(state, batch)
-    program.update_model(state)
+        training.step(batch)
     return model
 
 
 @functools.cache
 def slim():
-    return trained(RandomProjection(AsTheyAre(), DIM, PROJECTED, rngs=nnx.Rngs(1)), PROJECTED, num_rows=8)
+    return trained(RandomProjection(AsTheyAre(), DIM, PROJECTED, rngs=nnx.Rngs(1)), PROJECTED)
 
 
 def vectors_of(model):
@@ -79,9 +69,9 @@ def test_recovered_class_vectors_are_the_trained_ones_when_projected():
     wanted = vectors_of(slim())
     np.testing.assert_allclose(vectors_of(recovered) @ projection, wanted, atol=1e-3 * np.abs(wanted).max())
     np.testing.assert_array_equal(recovered.head.biases[...][:NUM_CLASSES], slim().head.biases[...][:NUM_CLASSES])
-    assert recovered.head.vectors.shape == (8, DIM)
+    assert recovered.head.vectors.shape == (NUM_CLASSES, DIM)
     in_blocks = recover(slim(), batches(2, 128), weight_decay=WEIGHT_DECAY, block_size=4)
-    assert in_blocks.head.vectors.shape == (8, DIM)
+    assert in_blocks.head.vectors.shape == (NUM_CLASSES, DIM)
 
 
 def test_recovered_class_vectors_are_near_those_of_the_full_problem():
@@ -106,21 +96,17 @@ def test_without_weight_decay_the_logits_are_those_of_the_slimmed_model():
 def test_training_reaches_the_tables_of_the_inner_encoder_and_leaves_the_projection():
     inner = SparseMLP(problems.NUM_FEATURES, 16, rngs=nnx.Rngs(0))
     encoder = RandomProjection(inner, 16, problems.DIM, rngs=nnx.Rngs(3))
-    model = Classifier(encoder, Head(problems.NUM_CLASSES, problems.DIM, rngs=nnx.Rngs(1)))
-    assert sorted(cx.models.tables_of(model)) == ["class_biases", "class_vectors", "encoder.bag"]
-    program = cx.training.build(model, sampler=None, loss=cx.losses.full_softmax, optimizer=optax.adam(3e-2))
-    state, bag, projection = program.init(0), np.array(inner.bag[...]), np.array(encoder.projection[...])
-    values = []
-    for i in range(60):
-        state, loss = program.step(state, problems.Source(batch_size=64, num_labels=1)[0, i % 10])
-        values.append(float(loss))
+    model = Classifier(encoder, cx.Head(problems.NUM_CLASSES, problems.DIM, rngs=nnx.Rngs(1)))
+    training = problems.Training(model, optax.adam(3e-2))
+    bag, projection = np.array(inner.bag[...]), np.array(encoder.projection[...])
+    source = problems.Source(batch_size=64, num_labels=1)
+    values = [float(training.step(source[0, i % 10])) for i in range(60)]
     assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
-    program.update_model(state)
     assert np.any(np.asarray(inner.bag[...]) != bag)
     np.testing.assert_array_equal(encoder.projection[...], projection)
     batch = problems.Source()[0, 0]
     np.testing.assert_allclose(
-        program.embed(state, batch), encoder.project(Classifier(inner, model.head)(batch)), atol=1e-5
+        cx.training.embed(model, batch), encoder.project(Classifier(inner, model.head)(batch)), atol=1e-5
     )
 
 
@@ -147,7 +133,7 @@ def test_what_cannot_be_recovered_is_said():
         recover(slim(), batches(1), weight_decay=0.0)
     encoder = RandomProjection(AsTheyAre(), 8, 4, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="normalized=False"):
-        recover(Classifier(encoder, Head(5, 4, normalized=True, rngs=nnx.Rngs(0))))
+        recover(Classifier(encoder, cx.Head(5, 4, normalized=True, rngs=nnx.Rngs(0))))
     with pytest.raises(ValueError, match="num_projected <= dim"):
         RandomProjection(AsTheyAre(), 8, 9, rngs=nnx.Rngs(0))
     assert jax.tree.leaves(nnx.split(encoder, nnx.Param, ...)[1]) == []

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from tests.training import problems
 
 
 @pytest.mark.parametrize(("length", "window"), [(70, 3), (5, 4), (40, 20)])
@@ -40,26 +41,24 @@ def test_a_step_by_runs_is_the_step_by_labels(use_biases):
     """Same tables, same candidates: that labels are neighbours changes how rows are read, and nothing else."""
     text = cx.data.words_of("x", [[f"w{i * j % 23}" for j in range(1, 40)] for i in range(30)], min_count=1)
     batch = cx.data.WindowBatches(text, 64, 0, window=3, run_length=32)[0, 0]
-    encoder = cx.models.SkipGram(text.num_words, 6, rngs=nnx.Rngs(0))
-    head = cx.models.Head(text.num_words, 6, use_biases=use_biases, rngs=nnx.Rngs(1))
-    model = cx.models.Classifier(encoder, head)
-    program = cx.training.build(
-        model,
-        sampler=cx.samplers.uniform(8, num_groups=2),
-        loss=cx.training.word2vec_loss(5),
-        optimizer=optax.sgd(0.5),
-    )
-    results = [program.step(program.init(0), one) for one in (batch, ByLabels(batch.words, batch.labels))]
-    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-5)
-    for name, table in results[0][0].tables.items():
-        start = program.init(0).tables[name]
-        assert float(jnp.max(jnp.abs(table - start))) > 1e-3
-        np.testing.assert_allclose(table, results[1][0].tables[name], rtol=1e-4, atol=1e-6)
+
+    def training():
+        encoder = cx.models.SkipGram(text.num_words, 6, rngs=nnx.Rngs(0))
+        sampler, loss = cx.samplers.uniform(8, num_groups=2), cx.training.word2vec_loss(5)
+        head = cx.Head(text.num_words, 6, biases=use_biases, sampler=sampler, loss=loss, rngs=nnx.Rngs(1))
+        return problems.Training(cx.models.Classifier(encoder, head), optax.sgd(0.5))
+
+    by_runs, by_labels, start = training(), training(), training().tables
+    losses = [by_runs.step(batch), by_labels.step(ByLabels(batch.words, batch.labels))]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    for name, table in by_runs.tables.items():
+        assert float(jnp.max(jnp.abs(table - start[name]))) > 1e-3
+        np.testing.assert_allclose(table, by_labels.tables[name], rtol=1e-4, atol=1e-6)
 
 
 def test_cbow_averages_the_neighbours():
     encoder = cx.models.CBOW(9, 4, rngs=nnx.Rngs(0))
-    model = cx.models.Classifier(encoder, cx.models.Head(9, 4, use_biases=False, rngs=nnx.Rngs(1)))
+    model = cx.models.Classifier(encoder, cx.Head(9, 4, biases=False, rngs=nnx.Rngs(1)))
     neighbours = np.array([[[False, True], [True, True], [False, False]]])
     batch = SimpleNamespace(words=np.array([[3, 4, 5]]), neighbours=neighbours)
     words = np.asarray(encoder.words[...])

@@ -150,17 +150,14 @@ def test_trees_are_built_anew_every_thousand_steps_and_training_goes_on():
     sampler = samplers.hashing_forest(8, num_trees=6, leaf_size=8)
     assert [step for step in range(2500) if sampler.schedule(step)] == [1000, 2000]
     assert samplers.hashing_forest(8, schedule=lambda step: step == 3).schedule(3)
-    program = problems.program(sampler, losses.subset_softmax, optax.sgd(0.1))
-    state = program.init(0)
-    before = np.asarray(state.sampler.ids)
+    training = problems.Training(problems.model(sampler, losses.subset_softmax), optax.sgd(0.1))
+    before = np.array(training.sampler.ids)
     for step in range(3):
-        state, loss = program.step(state, problems.Source()[0, step])
-        assert np.isfinite(float(loss))
-    np.testing.assert_array_equal(state.sampler.ids, before)
-    state = program.refresh(state)
-    assert np.any(np.asarray(state.sampler.ids) != before)
-    state, loss = program.step(state, problems.Source()[0, 3])
-    assert np.isfinite(float(loss))
+        assert np.isfinite(float(training.step(problems.Source()[0, step])))
+    np.testing.assert_array_equal(training.sampler.ids, before)
+    assert cx.refresh(training.model, 1000)
+    assert np.any(np.asarray(training.sampler.ids) != before)
+    assert np.isfinite(float(training.step(problems.Source()[0, 3])))
 
 
 @pytest.mark.slow

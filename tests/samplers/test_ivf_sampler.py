@@ -86,20 +86,17 @@ def test_training_with_updates_and_refresh_keeps_the_index_current(codes):
     sampler = samplers.ivf_bq(
         num_centers=4, hm_num=40, num_kept=20, num_sampled=30, num_groups=4, codes=codes, near="logit"
     )
-    program = problems.program(sampler, losses.subset_softmax)
-    state = program.init(0)
-    before = np.asarray(state.sampler.codes)
+    training = problems.Training(problems.model(samplers.every(sampler, 3), losses.subset_softmax))
+    before = np.array(training.sampler.codes)
     for step in range(3):
-        state, loss = program.step(state, problems.Source()[0, step])
-        assert np.isfinite(float(loss))
-    assert np.any(np.asarray(state.sampler.codes) != before)
-    assert int(state.sampler.updates) == 3
-    structure = jax.tree.structure(state.sampler)
-    state = program.refresh(state)
-    assert jax.tree.structure(state.sampler) == structure
-    assert int(state.sampler.updates) == 0
-    state, loss = program.step(state, problems.Source()[0, 3])
-    assert np.isfinite(float(loss))
+        assert np.isfinite(float(training.step(problems.Source()[0, step])))
+    assert np.any(np.asarray(training.sampler.codes) != before)
+    assert int(training.sampler.updates) == 3
+    structure = jax.tree.structure(training.sampler)
+    assert cx.refresh(training.model, 3)
+    assert jax.tree.structure(training.sampler) == structure
+    assert int(training.sampler.updates) == 0
+    assert np.isfinite(float(training.step(problems.Source()[0, 3])))
 
 
 def test_a_normalised_head_is_searched_by_cosine():
@@ -122,12 +119,14 @@ def compiled_step(num_classes, codes="mean", update_every=1):
     """A training step with grouped retrieval, from shapes alone, and its sampler's state."""
     arguments = {"hm_num": 1024, "num_kept": 64, "num_sampled": 100, "num_groups": 2, "pending_rows": 1000}
     sampler = samplers.ivf_bq(num_centers=32, codes=codes, near="logit", update_every=update_every, **arguments)
-    encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
-    head = cx.models.Head(num_classes, problems.DIM, rngs=nnx.Rngs(1))
-    model = cx.models.Classifier(encoder, head)
-    program = cx.training.build(model, sampler=sampler, loss=losses.subset_softmax, optimizer=optax.sgd(0.1))
-    state = jax.eval_shape(lambda: program.init(0))
-    return program.step.lower(state, problems.Source()[0, 0]).compile(), state.sampler
+
+    def make():
+        encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
+        head = cx.Head(num_classes, problems.DIM, sampler=sampler, loss=losses.subset_softmax, rngs=nnx.Rngs(1))
+        model = cx.models.Classifier(encoder, head)
+        return model, cx.Optimizer(model, optax.sgd(0.1))
+
+    return problems.compiled(make, problems.Source()[0, 0]), nnx.eval_shape(make)[0].head.state.get_value()
 
 
 @pytest.mark.parametrize(

@@ -87,15 +87,14 @@ def test_css_with_partial_fc_estimates_the_full_normaliser():
     classes = dataclasses.replace(classes_of(20), vectors=jnp.asarray(rng.normal(size=(20, 2)), jnp.float32))
     labels = jnp.array([[3], [7]])
     embeddings = jnp.asarray(rng.normal(size=(2, 2)), jnp.float32)
-    query = cx.Query(embeddings, labels, classes)
     sampler = partial_fc(6)
     state = sampler.init(jax.random.key(0), classes)
 
     def normaliser(key):
-        drawn = cx.models.draw_rows(sampler, state, key, query)
-        rows = cx.rows.gather_rows(classes.vectors, drawn.ids)
-        logits = cx.models.score_rows(drawn, embeddings, labels, rows, None, num_classes=20)
-        return jnp.exp(cx.losses.css(logits) + logits.true[:, 0])
+        loss = cx.sampled_loss(
+            embeddings, labels, classes, sampler=sampler, state=state, key=key, loss=cx.losses.css, reduction="none"
+        )
+        return jnp.exp(loss + jnp.sum(embeddings * classes.vectors[labels[:, 0]], axis=1))
 
     values = np.asarray(jax.jit(jax.vmap(normaliser))(jax.random.split(jax.random.key(1), 40_000)), np.float64)
     wanted = np.exp(np.asarray(embeddings @ classes.vectors.T, np.float64)).sum(axis=1)

@@ -1,5 +1,6 @@
 """Small classification problems that training tests share."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import optax
 from flax import nnx
 
 import candax as cx
-from candax.training.program import Program
+from candax.training.trainer import Graph, compiled_step, loss_of_labels
 
 NUM_CLASSES = 60
 NUM_FEATURES = 40
@@ -45,12 +46,47 @@ def counts() -> jnp.ndarray:
     return jnp.where(jnp.arange(NUM_CLASSES) < NUM_FEATURES, 20.0, 10.0)
 
 
-def model(num_rows: int | None = None) -> cx.models.Classifier:
+def model(sampler: Any = None, loss: Any = None, **head: Any) -> cx.models.Classifier:
     encoder = cx.models.SparseMLP(NUM_FEATURES, DIM, rngs=nnx.Rngs(0))
-    head = cx.models.Head(NUM_CLASSES, DIM, counts=counts(), num_rows=num_rows, rngs=nnx.Rngs(1))
-    return cx.models.Classifier(encoder, head)
+    made = cx.Head(NUM_CLASSES, DIM, sampler=sampler, loss=loss, counts=counts(), rngs=nnx.Rngs(1), **head)
+    return cx.models.Classifier(encoder, made)
 
 
-def program(sampler: Any = None, loss: Any = cx.losses.full_softmax, optimizer: Any = None, **kwargs: Any) -> Program:
-    optimizer = optax.adam(1e-2) if optimizer is None else optimizer
-    return cx.training.build(model(), sampler=sampler, loss=loss, optimizer=optimizer, **kwargs)
+def tables(model: nnx.Module) -> dict[str, Any]:
+    """The arrays of a model's tables, by path."""
+    found = nnx.to_flat_state(nnx.state(model, cx.rows.Table))
+    return {".".join(map(str, path)): table.get_value() for path, table in found}
+
+
+@partial(nnx.jit, donate_argnums=(0, 1))
+def train_step(model: nnx.Module, optimizer: cx.Optimizer, batch: Any) -> Any:
+    """What a user writes."""
+    loss, grads = cx.value_and_grad(lambda model: loss_of_labels(model, batch)[0])(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+class Training:
+    """A model and its optimizer, a step at a time."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **options: Any) -> None:
+        self.model = model
+        self.optimizer = cx.Optimizer(model, optax.adam(1e-2) if optimizer is None else optimizer, **options)
+
+    def step(self, batch: Any) -> Any:
+        return train_step(self.model, self.optimizer, batch)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        return tables(self.model)
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler's state."""
+        return self.model.head.state.get_value()
+
+
+def compiled(make: Any, batch: Any) -> Any:
+    """The compiled step of what ``make()`` returns, a model and its optimizer, from shapes alone."""
+    graph, arrays = nnx.split(nnx.eval_shape(make))
+    return compiled_step(loss_of_labels, 1).lower(Graph(graph), arrays, batch).compile()

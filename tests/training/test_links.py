@@ -88,7 +88,7 @@ def test_link_metrics_equal_brute_force(product):
             better = sum(scores[c] > scores[label] for c in range(num) if c not in others)
             reciprocal[which].append(1 / (1 + better))
 
-    head_layer = cx.models.Head(num, dim, rngs=nnx.Rngs(0))
+    head_layer = cx.Head(num, dim, rngs=nnx.Rngs(0))
     encoder = cx.models.LinkEncoder(head_layer, 2 * kinds, product=product, rngs=nnx.Rngs(1))
     head_layer.vectors[...] = jnp.asarray(vectors, jnp.float32)
     head_layer.biases[...] = jnp.asarray(biases, jnp.float32)

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import chex
-import jax
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import candax as cx
 from candax.training.metrics_log import MetricsLog
@@ -33,7 +33,7 @@ HASHED = cx.samplers.lsh(
 SCRIPT = """
 import sys, time
 from tests.training.test_loop import fit_here
-def evaluate(state):
+def evaluate(model, batches):
     time.sleep(0.05)
     return {}
 fit_here(sys.argv[1], 60, evaluate)
@@ -42,25 +42,30 @@ fit_here(sys.argv[1], 60, evaluate)
 
 def same(one, other):
     """Bit for bit."""
-    chex.assert_trees_all_equal(*map(jax.tree.leaves, (one, other)))
+    states = [nnx.to_pure_dict(nnx.state((training.model, training.optimizer))) for training in (one, other)]
+    chex.assert_trees_all_equal(*states)
 
 
-def fit_here(folder, num_steps, evaluate=lambda state: {}, sampler=SAMPLER, **kwargs):
-    program = problems.program(sampler, cx.losses.css)
-    return cx.training.fit_program(
-        program,
-        program.init(0),
-        problems.Source(),
-        num_steps=num_steps,
+def fit_here(folder, num_steps, metric=lambda model, batches: {}, sampler=SAMPLER, **options):
+    training = problems.Training(problems.model(sampler, cx.losses.css))
+    validation = cx.training.Validation([()], metric, every=1)
+    return fit(
+        training,
         folder=folder,
+        num_steps=num_steps,
+        validation=validation,
         checkpoint_every=7,
         keep=2,
         log_every=5,
-        evaluate=evaluate,
-        evaluate_at=lambda step: True,
-        progress=False,
-        **kwargs,
+        **options,
     )
+
+
+def fit(training, batches=None, **options):
+    """``fit``, and the training that it was given, for its tables and its sampler's state."""
+    batches = problems.Source() if batches is None else batches
+    cx.training.fit(training.model, training.optimizer, batches, progress=False, **options)
+    return training
 
 
 def without_times(folder):
@@ -74,7 +79,7 @@ def test_stopping_and_going_on_changes_nothing(tmp_path):
     fit_here(tmp_path / "parts", 9)
     fit_here(tmp_path / "parts", 16)
     parts = fit_here(tmp_path / "parts", 20)
-    same(whole.state, parts.state)
+    same(whole, parts)
     losses = {r["step"]: r["loss"] for r in without_times(tmp_path / "parts") if "loss" in r}
     expected = {r["step"]: r["loss"] for r in without_times(tmp_path / "whole") if "loss" in r}
     assert losses.keys() > expected.keys()  # a stop is a checkpoint, and a checkpoint a record, of its own
@@ -83,11 +88,11 @@ def test_stopping_and_going_on_changes_nothing(tmp_path):
 
 def test_hash_tables_are_carried_through_checkpoints(tmp_path):
     whole = fit_here(tmp_path / "whole", 20, sampler=HASHED)
-    start = problems.program(HASHED, cx.losses.css).init(0)
-    assert np.any(whole.state.sampler.tables.codes != start.sampler.tables.codes)  # rows moved, tables were rebuilt
+    start = problems.model(HASHED, cx.losses.css).head.state.get_value()
+    assert np.any(whole.sampler.tables.codes != start.tables.codes)  # rows moved, tables were rebuilt
     fit_here(tmp_path / "parts", 9, sampler=HASHED)
     parts = fit_here(tmp_path / "parts", 20, sampler=HASHED)
-    same(whole.state, parts.state)
+    same(whole, parts)
 
 
 def test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends(tmp_path):
@@ -105,7 +110,7 @@ def test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends(tmp_path):
         _, errors = process.communicate()
         assert process.returncode == -signal.SIGKILL, errors.decode()
     resumed = fit_here(tmp_path / "killed", 60)
-    same(whole.state, resumed.state)
+    same(whole, resumed)
     assert without_times(tmp_path / "killed") == without_times(tmp_path / "whole")
 
 
@@ -135,16 +140,15 @@ def test_the_schedule_decides_when_the_sampler_is_refreshed():
         schedule=lambda step: steps.append(step) or step == 2,
         refresh=lambda state, key, classes: refreshed.append(1) or SAMPLER.refresh(state, key, classes),
     )
-    program = problems.program(sampler, cx.losses.css)
-    cx.training.fit_program(program, program.init(0), problems.Source(), num_steps=4, progress=False)
+    fit(problems.Training(problems.model(sampler, cx.losses.css)), num_steps=4)
     assert sorted(set(steps)) == [0, 1, 2, 3]
     assert refreshed == [1]  # traced once
 
 
 def test_a_loss_that_is_not_finite_stops_the_run():
-    program = problems.program(SAMPLER, cx.losses.css, optax.sgd(1e38))
+    training = problems.Training(problems.model(SAMPLER, cx.losses.css), optax.sgd(1e38))
     with pytest.raises(FloatingPointError, match="Lower the learning rate"):
-        cx.training.fit_program(program, program.init(0), problems.Source(), num_steps=50, log_every=2, progress=False)
+        fit(training, num_steps=50, log_every=2)
 
 
 class Broken(problems.Source):
@@ -164,15 +168,14 @@ def broken(damage):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda b: b._replace(labels=b.labels + problems.NUM_CLASSES), r"batch 1 of epoch 0: .*labels in 0 \.\.\. 59"),
-        (lambda b: b._replace(labels=b.labels - 5), "expected labels in 0"),
+        (lambda b: b._replace(labels=b.labels + problems.NUM_CLASSES), r"labels of batch 1 of epoch 0 in 0 \.\.\. 59"),
+        (lambda b: b._replace(labels=b.labels - 5), r"expected labels of .* in 0 \.\.\. 59 .*got -6"),
         (lambda b: b._replace(feature_ids=b.feature_ids + 40), r"ids of encoder.bag in 0 \.\.\. 39"),
     ],
 )
 def test_bad_batches_are_refused(damage, message):
-    program = problems.program(SAMPLER, cx.losses.css)
     with pytest.raises(ValueError, match=message):
-        cx.training.fit_program(program, program.init(0), broken(damage), num_steps=3, progress=False)
+        fit(problems.Training(problems.model(SAMPLER, cx.losses.css)), broken(damage), num_steps=3)
 
 
 def test_half_written_metrics_are_cut(tmp_path):

@@ -14,50 +14,28 @@ from scipy.sparse import csr_array
 import candax as cx
 from candax import losses, samplers
 from tests.training import problems
-from tests.training.test_step import assert_parameters_close, everything, run
+from tests.training.test_step import assert_models_close, everything, run
 
 ARCFACE = functools.partial(losses.arcface, margin=0.3, scale=8.0)
 
 
-def model(num_rows=None, **head):
-    encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
-    head = cx.models.Head(
-        problems.NUM_CLASSES,
-        problems.DIM,
-        counts=problems.counts(),
-        num_rows=num_rows,
-        normalized=True,
-        rngs=nnx.Rngs(1),
-        **head,
-    )
-    return cx.models.Classifier(encoder, head)
+def model(sampler=None, loss=None, **head):
+    return problems.model(sampler, loss, normalized=True, **head)
 
 
-def program(sampler, loss, optimizer=None, **kwargs):
-    optimizer = optax.sgd(0.1) if optimizer is None else optimizer
-    return cx.training.build(model(**kwargs), sampler=sampler, loss=loss, optimizer=optimizer)
-
-
-def test_a_normalised_head_has_no_biases_and_vectors_of_length_about_one():
-    head = cx.models.Head(4000, 64, normalized=True, rngs=nnx.Rngs(0))
-    assert head.biases is None
-    assert head.classes().normalized
-    np.testing.assert_allclose(jnp.std(head.classes().vectors), 1 / 8, rtol=0.02)
-    assert not cx.models.Head(10, 4, rngs=nnx.Rngs(0)).classes().normalized
-    with pytest.raises(ValueError, match="no biases with normalized=True"):
-        cx.models.Head(10, 4, normalized=True, use_biases=True, rngs=nnx.Rngs(0))
+def training(sampler, loss, optimizer=None, **head):
+    return problems.Training(model(sampler, loss, **head), optax.sgd(0.1) if optimizer is None else optimizer)
 
 
 def test_a_step_is_the_ordinary_dense_step_through_the_lengths():
     """Against jax.grad of the whole, cosines by division."""
     loss = losses.over_all_classes(losses.with_margin(ARCFACE, losses.subset_softmax))
-    trained = program(None, loss)
-    batch = problems.Source()[0, 0]
-    state, value = trained.step(trained.init(0), batch)
-    graph, variables = nnx.split(model())
+    trained, batch = training(None, loss), problems.Source()[0, 0]
+    value = trained.step(batch)
+    graph, variables, rest = nnx.split(model(), nnx.Param, ...)
 
     def mean_loss(variables):
-        merged = nnx.merge(graph, variables)
+        merged = nnx.merge(graph, variables, rest)
         embeddings, vectors = merged(batch), merged.head.vectors[...]
         embeddings = embeddings / jnp.linalg.norm(embeddings, axis=1, keepdims=True)
         vectors = vectors / jnp.linalg.norm(vectors, axis=1, keepdims=True)
@@ -65,10 +43,11 @@ def test_a_step_is_the_ordinary_dense_step_through_the_lengths():
         return jnp.mean(loss(embeddings, jnp.asarray(batch.labels), classes))
 
     expected, grads = jax.value_and_grad(mean_loss)(variables)
-    wanted = nnx.merge(graph, jax.tree.map(lambda value, grad: value - 0.1 * grad, variables, grads))
+    wanted = jax.tree.map(lambda value, grad: value - 0.1 * grad, variables, grads)
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
-    np.testing.assert_allclose(state.tables["class_vectors"], wanted.head.vectors[...], atol=1e-6)
-    np.testing.assert_allclose(state.tables["encoder.bag"], wanted.encoder.bag[...], atol=1e-6)
+    chex.assert_trees_all_close(
+        nnx.to_pure_dict(nnx.state(trained.model, nnx.Param)), nnx.to_pure_dict(wanted), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,11 +61,11 @@ def test_a_step_is_the_ordinary_dense_step_through_the_lengths():
 )
 def test_all_classes_as_candidates_train_like_the_full_softmax(margin, loss):
     with_margin = losses.with_margin(margin, loss)
-    sparse, sparse_losses = run(program(everything(), with_margin, num_rows=64), 4)
-    dense, dense_losses = run(program(None, losses.over_all_classes(with_margin), num_rows=64), 4)
-    np.testing.assert_allclose(sparse_losses, dense_losses, rtol=1e-5)
-    chex.assert_trees_all_close(sparse.tables, dense.tables, rtol=1e-4, atol=1e-6)
-    assert_parameters_close(sparse, dense)
+    padded = (cx.Embed(64, problems.DIM, rngs=nnx.Rngs(2)) for _ in range(2))
+    sparse = training(everything(), with_margin, table=next(padded))
+    dense = training(None, losses.over_all_classes(with_margin), table=next(padded))
+    np.testing.assert_allclose(run(sparse, 4), run(dense, 4), rtol=1e-5)
+    assert_models_close(sparse, dense)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +77,10 @@ def test_all_classes_as_candidates_train_like_the_full_softmax(margin, loss):
     ],
 )
 def test_training_learns(sampler, loss):
-    built = program(sampler, loss, optax.adam(3e-2))
-    state = built.init(0)
-    batches = problems.Source(batch_size=64, num_labels=1, batches_per_epoch=200)
-    for i in range(200):
-        state, _ = built.step(state, batches[0, i])
+    trained = training(sampler, loss, optax.adam(3e-2))
+    run(trained, 200, problems.Source(batch_size=64, num_labels=1, batches_per_epoch=200))
     unseen = problems.Source(batch_size=512, num_labels=1)[1, 0]
-    _, best = cx.blocks.streaming_top_k(built.embed(state, unseen), built.classes(state), 1)
+    _, best = trained.model.head.top_k(cx.training.embed(trained.model, unseen), 1)
     # The label is one of the five features, and the input does not say which: any is a good answer, chance is .08.
     assert np.mean(np.any(best == unseen.feature_ids, axis=1)) > 0.4
 
@@ -160,8 +136,7 @@ def test_samplers_see_embeddings_of_length_one():
         return inner.sample(state, key, query)
 
     inner = samplers.uniform(5)
-    built = program(inner._replace(sample=sample), losses.with_margin(ARCFACE, losses.css))
-    state, _ = built.step(built.init(0), problems.Source()[0, 0])
-    jax.block_until_ready(state)
+    trained = training(inner._replace(sample=sample), losses.with_margin(ARCFACE, losses.css))
+    jax.block_until_ready(trained.step(problems.Source()[0, 0]))
     jax.effects_barrier()
     np.testing.assert_allclose(np.linalg.norm(seen[0], axis=1), 1, rtol=1e-5)

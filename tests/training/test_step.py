@@ -47,18 +47,13 @@ def everything() -> Sampler:
     )
 
 
-def run(program, steps, batches=None):
+def run(training, steps, batches=None):
     batches = problems.Source() if batches is None else batches
-    state = program.init(0)
-    losses = []
-    for step in range(steps):
-        state, loss = program.step(state, batches[0, step])
-        losses.append(float(loss))
-    return state, losses
+    return [float(training.step(batches[0, step])) for step in range(steps)]
 
 
-def assert_parameters_close(one, other):
-    params = [jax.tree.leaves(nnx.state(state.nodes[0].encoder, nnx.Param)) for state in (one, other)]
+def assert_models_close(one, other):
+    params = [nnx.to_pure_dict(nnx.state(training.model, nnx.Param)) for training in (one, other)]
     chex.assert_trees_all_close(*params, rtol=1e-4, atol=1e-6)
 
 
@@ -79,56 +74,50 @@ COMBINATIONS = [
 def test_all_classes_as_candidates_train_like_the_full_softmax(loss, optimizer, clip_norm):
     loss, optimizer = getattr(cx.losses, loss), getattr(optax, optimizer)(0.1)
     # Neither optimizer moves an unused row, so row-sparse and dense training agree on the bag of embeddings too.
-    sparse, sparse_losses = run(problems.program(everything(), loss, optimizer, clip_norm=clip_norm), 5)
-    dense, dense_losses = run(problems.program(None, cx.losses.full_softmax, optimizer, clip_norm=clip_norm), 5)
-    np.testing.assert_allclose(sparse_losses, dense_losses, rtol=1e-5)
-    chex.assert_trees_all_close(sparse.tables, dense.tables, rtol=1e-4, atol=1e-6)
-    assert_parameters_close(sparse, dense)
+    sparse = problems.Training(problems.model(everything(), loss), optimizer, clip_norm=clip_norm)
+    dense = problems.Training(problems.model(), optimizer, clip_norm=clip_norm)
+    np.testing.assert_allclose(run(sparse, 5), run(dense, 5), rtol=1e-5)
+    assert_models_close(sparse, dense)
 
 
 def test_a_step_is_the_ordinary_dense_step():
     """Against the textbook: one gradient of everything, tables dense, by jax.grad and optax."""
-    optimizer = optax.sgd(0.1)
-    program = problems.program(None, cx.losses.full_softmax, optimizer)
-    batch = problems.Source()[0, 0]
-    state, loss = program.step(program.init(0), batch)
-    model = problems.model()
-    graph, variables = nnx.split(model)
+    training, batch = problems.Training(problems.model(), optax.sgd(0.1)), problems.Source()[0, 0]
+    loss = training.step(batch)
+    graph, variables, rest = nnx.split(problems.model(), nnx.Param, ...)
 
     def mean_loss(variables):
-        model = nnx.merge(graph, variables)
+        model = nnx.merge(graph, variables, rest)
         return jnp.mean(cx.losses.full_softmax(model(batch), jnp.asarray(batch.labels), model.head.classes()))
 
     expected, grads = jax.value_and_grad(mean_loss)(variables)
-    trained = nnx.merge(graph, jax.tree.map(lambda value, grad: value - 0.1 * grad, variables, grads))
+    trained = jax.tree.map(lambda value, grad: value - 0.1 * grad, variables, grads)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    np.testing.assert_allclose(state.tables["class_vectors"], trained.head.vectors[...], atol=1e-6)
-    np.testing.assert_allclose(state.tables["class_biases"], trained.head.biases[...], atol=1e-6)
-    np.testing.assert_allclose(state.tables["encoder.bag"], trained.encoder.bag[...], atol=1e-6)
-    program.update_model(state)
+    chex.assert_trees_all_close(
+        nnx.to_pure_dict(nnx.state(training.model, nnx.Param)), nnx.to_pure_dict(trained), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", some_of(SAMPLERS))
 def test_rows_that_a_step_does_not_use_stay_bit_identical(name):
     traced = []
 
-    def css(*inputs):
+    def css(logits):
         traced.append(name)
-        return cx.losses.css(*inputs)
+        return cx.losses.css(logits)
 
-    program = problems.program(SAMPLERS[name], css)
-    batches = problems.Source(batch_size=4)
-    before = program.init(0)
-    start = jax.tree.map(np.array, before.tables)
-    after, _ = program.step(before, batches[0, 0])
-    changed = {name: np.any(np.reshape(after.tables[name] != start[name], (len(start[name]), -1)), 1) for name in start}
+    training, batches = problems.Training(problems.model(SAMPLERS[name], css)), problems.Source(batch_size=4)
+    start = jax.tree.map(np.array, training.tables)
+    training.step(batches[0, 0])
+    after = training.tables
+    changed = {name: np.any(np.reshape(after[name] != start[name], (len(start[name]), -1)), 1) for name in start}
     used = np.unique(batches[0, 0].feature_ids)
     assert set(np.flatnonzero(changed["encoder.bag"])) <= set(used[used >= 0])
     labels = np.unique(batches[0, 0].labels)
-    assert set(labels[labels >= 0]) <= set(np.flatnonzero(changed["class_biases"]))
-    assert 0 < changed["class_vectors"].sum() < problems.NUM_CLASSES
+    assert set(labels[labels >= 0]) <= set(np.flatnonzero(changed["head.biases"]))
+    assert 0 < changed["head.vectors"].sum() < problems.NUM_CLASSES
     of_one_step = len(traced)
-    program.step(after, batches[0, 1])
+    training.step(batches[0, 1])
     assert of_one_step > 0
     assert len(traced) == of_one_step  # a second step does not compile again
 
@@ -143,74 +132,32 @@ LEARNERS += [("uniform", loss) for loss in (cx.losses.sampled_softmax, cx.losses
     [pytest.param(*entry, marks=() if entry[0] == "uniform" else pytest.mark.slow) for entry in LEARNERS],
 )
 def test_training_learns(name, loss):
-    model = problems.model()
-    program = cx.training.build(model, sampler=SAMPLERS[name], loss=loss, optimizer=optax.adam(3e-2))
-    state = program.init(0)
-    batches = problems.Source(batch_size=64, num_labels=1, batches_per_epoch=200)
-    for i in range(200):
-        state, _ = program.step(state, batches[0, i])
-    program.update_model(state)
+    training = problems.Training(problems.model(SAMPLERS[name], loss), optax.adam(3e-2))
+    run(training, 200, problems.Source(batch_size=64, num_labels=1, batches_per_epoch=200))
     unseen = problems.Source(batch_size=512, num_labels=1)[1, 0]
-    logits = model(unseen) @ model.head.vectors[...].T + model.head.biases[...]
+    logits = training.model.head(cx.training.embed(training.model, unseen))
     # The label is one of the five features, and the input does not say which: any is a good answer, chance is .08.
     best = np.argmax(logits, axis=1)
     assert np.mean(np.any(best[:, None] == unseen.feature_ids, axis=1)) > 0.4
 
 
-def test_the_model_survives_the_donation_of_the_state():
-    model = problems.model()
-    program = cx.training.build(
-        model, sampler=cx.samplers.unigram(5), loss=cx.losses.css, optimizer=optax.sgd(0.1, momentum=0.9)
-    )
-    start = np.array(model.head.vectors[...])
-    for _ in range(2):
-        state, _ = program.step(program.init(0), problems.Source()[0, 0])
-        np.testing.assert_array_equal(model.head.vectors[...], start)
-    program.update_model(state)
-    program.step(state, problems.Source()[0, 1])
-    assert np.any(np.asarray(model.head.vectors[...]) != start)
-
-
-@pytest.mark.parametrize("name", ["uniform", "log_uniform, no replacement"])
-def test_a_function_that_makes_the_model_trains_like_the_model(name):
-    sampler = SAMPLERS[name]
-    results = []
-    for model in (problems.model(), problems.model):
-        program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.adam(0.1))
-        results.append(program.step(program.init(3), problems.Source()[0, 0]))
-    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="which was a function"):
-        program.update_model(results[1][0])
-
-
-def test_starting_a_function_s_model_holds_its_table_once():
+def test_a_model_made_in_jit_holds_its_table_once():
     num_classes, dim = 1 << 21, 64
 
-    def model():
-        head = cx.models.Head(num_classes, dim, rngs=nnx.Rngs(0))
-        return cx.models.Classifier(cx.models.SparseMLP(40, dim, rngs=nnx.Rngs(1)), head)
+    def make():
+        head = cx.Head(num_classes, dim, sampler=cx.samplers.uniform(10), rngs=nnx.Rngs(0))
+        model = cx.models.Classifier(cx.models.SparseMLP(40, dim, rngs=nnx.Rngs(1)), head)
+        return nnx.state((model, cx.Optimizer(model, optax.sgd(0.1))))
 
-    program = cx.training.build(model, sampler=cx.samplers.uniform(10), loss=cx.losses.css, optimizer=optax.sgd(0.1))
-    memory = jax.jit(lambda: program.init(0)).lower().compile().memory_analysis()
+    memory = jax.jit(make).lower().compile().memory_analysis()
     table = 4 * num_classes * dim
     assert memory.output_size_in_bytes + memory.temp_size_in_bytes < 1.4 * table
 
 
-def test_refresh_keeps_the_structure_of_the_state():
-    program = problems.program(SAMPLERS["log_uniform, no replacement"], cx.losses.css)
-    state = program.init(0)
-    like = jax.eval_shape(lambda: state)
-    chex.assert_trees_all_equal_shapes_and_dtypes(program.refresh(state), like)
-
-
 def test_same_seed_same_result():
-    sampler = SAMPLERS["uniform"]
-    once, again = (run(problems.program(sampler, cx.losses.css), 4) for _ in range(2))
-    chex.assert_trees_all_equal(*(jax.tree.leaves(state) for state, _ in (once, again)))
-    assert once[1] == again[1]
+    once, again = (problems.Training(problems.model(SAMPLERS["uniform"])) for _ in range(2))
+    assert run(once, 4) == run(again, 4)
+    chex.assert_trees_all_equal(once.tables, again.tables)
 
 
 class Tied(nnx.Module):
@@ -224,21 +171,23 @@ class Tied(nnx.Module):
 
 
 def test_a_tied_table_is_trained_from_both_of_its_uses():
-    head = cx.models.Head(problems.NUM_CLASSES, 8, rngs=nnx.Rngs(1))
-    model = cx.models.Classifier(Tied(head.vectors), head)
     batch = problems.Source()[0, 0]
+
+    def model(**options):
+        head = cx.Head(problems.NUM_CLASSES, 8, rngs=nnx.Rngs(1), **options)
+        return cx.models.Classifier(Tied(head.vectors), head)
 
     def mean_loss(vectors, biases):
         embeddings = jnp.einsum("bf,bfd->bd", batch.feature_values, vectors[jnp.maximum(batch.feature_ids, 0)])
-        classes = cx.Classes(vectors, biases, None, jnp.int32(problems.NUM_CLASSES))
-        return jnp.mean(cx.losses.full_softmax(embeddings, jnp.asarray(batch.labels), classes))
+        return jnp.mean(cx.losses.full_softmax(embeddings, jnp.asarray(batch.labels), cx.Classes(vectors, biases)))
 
-    expected = head.vectors[...] - 0.1 * jax.grad(mean_loss)(head.vectors[...], head.biases[...])
-    for sampler, loss in ((None, cx.losses.full_softmax), (everything(), cx.losses.css)):
-        program = cx.training.build(model, sampler=sampler, loss=loss, optimizer=optax.sgd(0.1))
-        state, _ = program.step(program.init(0), batch)
-        assert set(state.tables) == {"class_vectors", "class_biases"}
-        np.testing.assert_allclose(state.tables["class_vectors"], expected, atol=1e-6)
+    vectors, biases = model().head.vectors[...], model().head.biases[...]
+    expected = vectors - 0.1 * jax.grad(mean_loss)(vectors, biases)
+    for options in ({}, {"sampler": everything(), "loss": cx.losses.css}):
+        training = problems.Training(model(**options), optax.sgd(0.1))
+        training.step(batch)
+        assert len(training.tables) == 2  # one for both uses, and the biases
+        np.testing.assert_allclose(training.model.head.vectors[...], expected, atol=1e-6)
 
 
 class Plain(nnx.Module):
@@ -252,11 +201,13 @@ class Plain(nnx.Module):
 
 
 def compiled_step(num_classes, sampler):
-    model = cx.models.Classifier(Plain(), cx.models.Head(num_classes, 16, rngs=nnx.Rngs(0)))
-    program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.adam(1e-3))
+    def make():
+        head = cx.Head(num_classes, 16, sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(0))
+        model = cx.models.Classifier(Plain(), head)
+        return model, cx.Optimizer(model, optax.adam(1e-3))
+
     batch = cx.data.Batch(np.zeros((8, 16), np.int32), np.zeros((8, 16), np.float32), np.zeros((8, 2), np.int32))
-    state = program.init(0)
-    return program.step.lower(state, batch).compile()
+    return problems.compiled(make, batch)
 
 
 @pytest.mark.parametrize("replacement", [pytest.param(True, marks=pytest.mark.slow), False])
@@ -279,14 +230,10 @@ def test_cost_does_not_grow_with_the_number_of_classes(sampler, replacement):
 
 def test_errors_say_what_does_not_belong_together():
     with pytest.raises(ValueError, match="expected a sampler with every loss but full_softmax"):
-        problems.program(None, cx.losses.css)
+        problems.model(None, cx.losses.css)
     with pytest.raises(ValueError, match="takes none"):
-        problems.program(cx.samplers.uniform(3), cx.losses.full_softmax)
-    with pytest.raises(ValueError, match="a function that makes one"):
-        cx.training.build(
-            lambda: jnp.zeros(3), sampler=cx.samplers.uniform(4), loss=cx.losses.css, optimizer=optax.sgd(0.1)
-        )
+        problems.model(cx.samplers.uniform(3), cx.losses.full_softmax)
     with pytest.raises(ValueError, match="clip_norm > 0"):
-        problems.program(None, cx.losses.full_softmax, clip_norm=-1.0)
+        problems.Training(problems.model(), clip_norm=-1.0)
     with pytest.raises(ValueError, match="not elementwise"):
-        problems.program(None, cx.losses.full_softmax, optax.lamb(1e-3))
+        problems.Training(problems.model(), optax.lamb(1e-3))

@@ -274,18 +274,14 @@ def test_refreshes_get_exponentially_rarer():
 @pytest.mark.slow
 def test_training_with_updates_and_refresh_keeps_the_index_current():
     sampler = samplers.lsh(hash=samplers.simhash(), num_tables=4, num_hashes=4, budget=8, num_groups=1)
-    program = problems.program(sampler, losses.css)
-    state = program.init(0)
+    training = problems.Training(problems.model(samplers.every(sampler, 3), losses.css))
     for step in range(3):
-        state, loss = program.step(state, problems.Source()[0, step])
-        assert np.isfinite(float(loss))
-    classes = program.classes(state)
-    anew = sampler.refresh(state.sampler, jax.random.key(0), classes)
-    state = program.refresh(state)
-    assert jax.tree.structure(anew) == jax.tree.structure(state.sampler)
-    assert int(state.sampler.updates) == 0
-    state, loss = program.step(state, problems.Source()[0, 3])
-    assert np.isfinite(float(loss))
+        assert np.isfinite(float(training.step(problems.Source()[0, step])))
+    anew = sampler.refresh(training.sampler, jax.random.key(0), training.model.head.classes())
+    assert cx.refresh(training.model, 3)
+    assert jax.tree.structure(anew) == jax.tree.structure(training.sampler)
+    assert int(training.sampler.updates) == 0
+    assert np.isfinite(float(training.step(problems.Source()[0, 3])))
 
 
 def test_one_training_step_copies_no_table():
@@ -293,10 +289,13 @@ def test_one_training_step_copies_no_table():
     from tests.samplers.lsh.test_tables import copies_of
 
     sampler = samplers.lsh(hash=samplers.simhash(), num_tables=5, num_hashes=12, budget=8, num_groups=1, capacity=16)
-    program = problems.program(sampler, losses.css, optimizer=optax.sgd(0.1))
-    state = program.init(0)
-    text = program.step.lower(state, problems.Source()[0, 0]).compile().as_text()
-    assert not copies_of(state.sampler.tables, text)
+
+    def make():
+        model = problems.model(sampler, losses.css)
+        return model, cx.Optimizer(model, optax.sgd(0.1))
+
+    text = problems.compiled(make, problems.Source()[0, 0]).as_text()
+    assert not copies_of(make()[0].head.state.get_value().tables, text)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, KeyArray, Query, SampledLogits, Sampler, State, pytree, static_field
 from candax.cosines import as_scored
-from candax.models.heads import score, score_beside
+from candax.models.scoring import score as score_beside
 from candax.models.windows import score_runs
 from candax.rows import unique_rows
 
@@ -115,3 +115,46 @@ def _at_both(rows: Float[Array, "n ..."], drawn: Drawn) -> tuple[Array, Array]:
     gathered = rows[jnp.concatenate([true_at.reshape(-1), sampled_at.reshape(-1)])]
     true, sampled = jnp.split(gathered, [true_at.size])
     return true.reshape(*true_at.shape, *rows.shape[1:]), sampled.reshape(*sampled_at.shape, *rows.shape[1:])
+
+
+def score(
+    embeddings: Float[Array, "B dim"],
+    labels: Int[Array, "B T"],
+    candidates: Candidates,
+    true_log_expected_count: Float[Array, "B T"],
+    true_vectors: Float[Array, "B T dim"],
+    true_biases: Float[Array, "B T"] | None,
+    sampled_vectors: Float[Array, "G S dim"],
+    sampled_biases: Float[Array, "G S"] | None,
+    *,
+    num_classes: int,
+) -> SampledLogits:
+    """Logits of the true classes and of each group's candidates: one batched matrix product for any number of groups.
+
+    Args:
+        embeddings: of the examples.
+        labels: true classes, -1 pads.
+        candidates: one set a group of B / G consecutive examples.
+        true_log_expected_count: of the labels; ignored at pads.
+        true_vectors: class vectors of the labels; at pads any finite numbers, such as the zeros that fillers gather.
+        true_biases: and their biases, or None.
+        sampled_vectors: class vectors of the candidates; where masked any finite numbers.
+        sampled_biases: and their biases, or None.
+        num_classes: valid classes, over all devices.
+
+    Returns:
+        ``SampledLogits``, float32.
+    """
+    true = jnp.einsum("bd,btd->bt", embeddings, true_vectors, preferred_element_type=jnp.float32)
+    if true_biases is not None:
+        true += true_biases
+    return score_beside(
+        true,
+        embeddings,
+        labels,
+        candidates,
+        true_log_expected_count,
+        sampled_vectors,
+        sampled_biases,
+        num_classes=num_classes,
+    )

@@ -1,0 +1,34 @@
+"""The benchmarks run, at sizes that show nothing but that."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RUNS = {
+    "scale": ["scale.py", "--num-classes", "2000", "--repeats", "2", "--num-sampled", "64", "--batch-size", "8"],
+    "lsh": ["lsh.py", "--num-classes", "2000", "--num-tables", "2", "--repeats", "1"],
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_benchmark_runs(name):
+    script, *options = RUNS[name]
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2,000" in done.stdout
+
+
+def test_the_steps_of_the_cost_benchmark_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import step_cost
+
+    makers = (step_cost.library_step, step_cost.pure_step, step_cost.module_step, step_cost.loop_step)
+    costs = step_cost.by_turns([make(5000) for make in (*makers, step_cost.rows_part)], 5000, 1)
+    assert [cost.num_classes for cost in costs] == [5000] * 5
+    assert step_cost.full_step(500, None).run(step_cost.batches(500)[0])
