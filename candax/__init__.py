@@ -1,6 +1,6 @@
 """candax: train JAX models with huge output layers without computing all classes."""
 
-from candax import data, diagnostics, losses, models, rows, samplers, testing, training
+from candax import data, diagnostics, losses, models, recipes, rows, samplers, testing, training
 from candax.base import Candidates, Classes, Facts, Query, SampledLogits, Sampler
 from candax.models.embed import Embed
 from candax.models.head import Head
@@ -28,6 +28,7 @@ __all__ = [
     "diagnostics",
     "losses",
     "models",
+    "recipes",
     "refresh",
     "rows",
     "sampled_loss",

@@ -28,8 +28,8 @@ from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
 from candax.experiments.retrieval import Retrieval, retrieval
 from candax.experiments.train import Evaluate, Train, evaluate, train
-from candax.experiments.word2vec import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
 from candax.experiments.word2vec_questions import Word2VecQuestions, word2vec_questions
+from candax.recipes.words.command import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
 from candax.training.saved import Export, export_command
 from candax.training.stopping import Interrupted
 

@@ -14,20 +14,15 @@ from candax.training.saved import Loaded, export, load
 from candax.training.stopping import Interrupted
 from candax.training.validation import Validation, mean_over
 from candax.training.verification import Verification, cosines, rank_1, verification
-from candax.training.word2vec import Trained, train_word2vec, word2vec_batches, word2vec_loss, word2vec_program
-from candax.training.word_scores import Analogies, Similarity, word_analogies, word_similarity
 
 __all__ = [
-    "Analogies",
     "BatchSource",
     "Checkpoints",
     "Fitted",
     "Interrupted",
     "Loaded",
     "Program",
-    "Similarity",
     "TrainState",
-    "Trained",
     "Validation",
     "Verification",
     "build",
@@ -47,11 +42,5 @@ __all__ = [
     "load",
     "mean_over",
     "rank_1",
-    "train_word2vec",
     "verification",
-    "word2vec_batches",
-    "word2vec_loss",
-    "word2vec_program",
-    "word_analogies",
-    "word_similarity",
 ]

@@ -47,6 +47,7 @@ class Study:
         caption: under the table.
         reference: the label of lines that are drawn in black, such as the full softmax's.
         picture: name of its file.
+        may_change: names of settings that choose methods: a study that goes on may have others of them.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Study:
     caption: str | None = None
     reference: str = "full_softmax"
     picture: str = "study.png"
+    may_change: Sequence[str] = ()
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
@@ -74,7 +76,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
         ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
     """
     out, console = writable_folder(settings.out), Console()
-    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), "out": None}})
+    changeable = dict.fromkeys(("out", *study.may_change))
+    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
     done = _read(out, identity)
     console.print(study.title if not done else f"{study.title}\n{len(done)} rows are there already, in {out}")
     rows: list[Row] = []
@@ -153,13 +156,14 @@ def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
+    """Over the rows that have a figure: a training that diverged has none."""
     mean: Row = {}
-    for name, value in rows[0].items():
-        values = [row[name] for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
-            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in value}
-        elif name in labels or not isinstance(value, int | float):
-            mean[name] = value
+            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in values[0]}
+        elif name in labels or not values or not all(isinstance(value, int | float) for value in values):
+            mean[name] = values[0] if values else None
         else:
             mean[name], mean[f"{name}_by_seed"] = float(np.mean(values)), values
     return mean

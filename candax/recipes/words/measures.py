@@ -1,4 +1,4 @@
-"""What `word2vec_questions` measures of word vectors beside files of judgements: words held out, and geometry."""
+"""Measures of word vectors that need no judgements: words held out, and geometry."""
 
 import dataclasses
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from candax.data import Words, words_of
 from candax.data.windows import SkipGramBatch, WindowBatches
-from candax.training.word_scores import spearman
+from candax.recipes.words.scores import spearman
 
 _HELD_OUT = 0.02
 _MOST_PAIRS = 4000
