@@ -57,7 +57,7 @@ def main(
     rate: float = 2e-3,
 ):
     """Trains on the identifiers of Python's standard library, or on texts."""
-    text = cx.data.text_words(texts or None)
+    text = cx.data.text_words(texts)
     ids = np.asarray(text.ids)
     parts = Windows(ids[: len(ids) * 9 // 10], 16), Windows(ids[len(ids) * 9 // 10 :], 16)
     due, metric = lambda done: done == 1 or done % (steps // 4) == 0, cx.training.mean_over(nats)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
-from candax.experiments import ann_setup
+from candax.recipes.faces import Faces
 
 MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "hf_softmax", "lsh_softmax", "partial_fc"]
 LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
@@ -65,19 +65,12 @@ class Sizes:
         return max(1, min(max(64, math.isqrt(self.num_classes)), 1024, self.num_classes // 8))
 
 
-def sizes_of(settings: ann_setup.Settings, batches_per_epoch: int, **changes: Any) -> Sizes:
-    """Those of an experiment, with the paper's T of a fifth of an epoch."""
-    return Sizes(
-        **{
-            "num_classes": settings.num_classes,
-            "batch_size": settings.batch_size,
-            "num_sampled": settings.num_sampled,
-            "num_groups": settings.num_groups,
-            "period": max(1, batches_per_epoch // 5),
-            "graph_period": max(1, batches_per_epoch),
-            **changes,
-        }
-    )
+def sizes_of(settings: Faces, **changes: Any) -> Sizes:
+    """Those of a study, with the paper's T of a fifth of an epoch."""
+    per_epoch = settings.batches_per_epoch
+    own = ("num_classes", "batch_size", "num_sampled", "num_groups")
+    periods = {"period": max(1, per_epoch // 5), "graph_period": per_epoch}
+    return Sizes(**{**{name: getattr(settings, name) for name in own}, **periods, **changes})
 
 
 def ann_retrieval(sizes: Sizes) -> Sampler:

@@ -23,7 +23,7 @@ Measures: Spearman's rank correlation on files of similarity and the share of ri
 given; and always two of the last 2 % of the text, which training does not see: mean reciprocal rank of a true neighbour
 among all words, and of a rare one among the rare ones (all but the most frequent words that make up 90 % of the text).
 Logits are joined by a multiple of log frequency that other windows choose, for losses differ in how much of it they
-hold. The table has means over the seeds, and in brackets the lowest and the highest.
+hold. Spreads are standard deviations over the seeds, in brackets in the tables: 0.12(3) is .12 +- .03.
 
 Expected on a million words of novels (1 epoch, two seeds; an hour on 2 cores beside other work; the tables are in
 docs/word2vec_questions.md): correlation with MEN .18 at k = 5, .15 at 20, -.01 at 1; -.06, .11, .16, .18, .18 with
@@ -44,14 +44,15 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tyro
 from flax import nnx
+from rich.console import Console
 
 from candax import data
+from candax.diagnostics.report import with_error
 from candax.experiments import word2vec_theory
 from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName, Setting, options
 from candax.files import replacing
 from candax.recipes import common, words
 from candax.recipes.common import report
-from candax.recipes.common.training import Run
 from candax.recipes.words import measures
 from candax.recipes.words.scores import file_scores
 from candax.recipes.words.training import vectors_of
@@ -131,6 +132,8 @@ def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
         rows = common.run(_study(settings, text, pairs, list(asked.values()), seeds), settings)
         for name, question in asked.items():
             _draw(name, question, [row for row in rows if row["method"] in question.variants], settings)
+        if "correction" in asked:
+            _print_geometry([row for row in rows if row["method"] in asked["correction"].variants], settings.out, seeds)
     if "theory" in settings.questions:
         of_theory = word2vec_theory.study(text, epochs=settings.theory_epochs, window=settings.window, seeds=seeds)
         common.run(of_theory, dataclasses.replace(settings, out=settings.out / "theory"))
@@ -142,8 +145,6 @@ def _study(
 ) -> common.Study:
     variants = list(dict.fromkeys(variant for question in questions for variant in question.variants))
     of_seed = {seed: _batches(settings, text, seed) for seed in seeds}
-    figures = [common.Column(heading, name, ".3f", spread=True) for name, heading in _scores(settings).items()]
-    figures += [common.Column(heading, name, ".2f") for name, heading in _GEOMETRY.items()]
     return common.Study(
         f"{text.name}: {text.total:,} words, {text.num_words:,} of them different; {len(pairs.words):,} pairs held out",
         [
@@ -153,13 +154,11 @@ def _study(
         ],
         (
             common.Column("variant", "method"),
-            *figures,
-            common.Column("shared", "shared", ".3f", lambda row, rows: _shared(settings.out, row["method"], seeds)),
+            *_columns(_scores(settings)),
             common.Column("words/s", "words_per_second", ",.0f", _speed(text.total * settings.epochs)),
             common.Column("diverged", "diverged", ".0%"),
         ),
         [common.Panel(common.curves("epoch", "mrr"), {"xlabel": "passes over the text", "ylabel": "held-out MRR"})],
-        caption="shared: nearest neighbours in common with the reference of another seed",
         reference="reference",
         picture="variants.png",
         may_change=("questions", "seeds", "theory_epochs"),
@@ -170,6 +169,20 @@ def _scores(settings: Word2VecQuestions) -> dict[str, str]:
     """Names and headings of the scores."""
     files = [path.stem for path in (*settings.similarity, *settings.analogies)]
     return {"mrr": "held-out MRR", "mrr_rare": "MRR of rare words", **dict(zip(files, files, strict=True))}
+
+
+def _columns(headings: Mapping[str, str]) -> list[common.Column]:
+    return [common.Column(heading, f"{name}_over_seeds", of=_over_seeds(name)) for name, heading in headings.items()]
+
+
+def _over_seeds(name: str) -> Any:
+    """The mean, and in brackets the standard deviation in units of its last digit."""
+
+    def of(row: common.Row, rows: Sequence[common.Row]) -> str:
+        values = np.array(row.get(f"{name}_by_seed", ()))
+        return with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0) if len(values) else "diverged"
+
+    return of
 
 
 def _speed(number: float) -> Any:
@@ -194,7 +207,7 @@ def _run(
     batches: data.WindowBatches,
     variant: str,
     seed: int,
-) -> Run:
+) -> common.Run:
     """Trains one variant; a training that diverges says so in its row."""
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
     labels = (settings.batch_size - batches.run_length) * 2 * settings.window
@@ -243,6 +256,15 @@ def _measure(
         files = file_scores(vectors, settings.similarity, settings.analogies, settings.restrict)
     scores = {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
     return found | {name: float("nan") if score is None else score for name, score in scores.items()}
+
+
+def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None:
+    columns = [common.Column("variant", "method"), *_columns(_GEOMETRY), common.Column("shared", "shared", ".3f")]
+    shown = [{**row, "shared": _shared(out, row["method"], seeds)} for row in rows]
+    for row in shown:
+        row.update({column.name: column.value(row, shown) for column in columns})
+    caption = "shared: nearest neighbours in common with the reference of another seed"
+    Console().print(report.table("the vectors", columns, shown, caption))
 
 
 def _shared(out: Path, variant: str, seeds: range) -> float | None:

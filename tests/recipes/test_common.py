@@ -61,7 +61,11 @@ COLUMNS = (
 )
 PANELS = (
     Panel(common.curves("step", "value", label=lambda row: f"{row['method']}, {row['size']}"), {"ylabel": "value"}),
-    Panel(common.sweep("size", "score"), {"xscale": "log", "ylabel": "score"}, level="score"),
+    Panel(
+        (common.sweep("size", "score"), common.level("first", lambda rows: rows[0]["score"])),
+        {"xscale": "log", "ylabel": "score"},
+    ),
+    Panel(common.dots("score", label="size", by="method"), {"ylabel": ""}),
     Panel(common.bars(("score", "size"), by="method"), {"ylabel": "sum"}),
     Panel(lambda rows: [Line("own", [1, 2], [0.1, 0.2], right=True)], {"ylabel": "other"}),
 )

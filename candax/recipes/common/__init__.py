@@ -1,15 +1,30 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.report import Column, Line, Panel, bars, curves, over, relative, sweep
+from candax.recipes.common.report import (
+    Column,
+    Line,
+    Panel,
+    bars,
+    below,
+    curves,
+    dots,
+    level,
+    over,
+    reached,
+    reaching,
+    relative,
+    sweep,
+)
 from candax.recipes.common.settings import Count, NonNegative, NotNegative, Out, Positive, Settings, Share
 from candax.recipes.common.study import Method, Row, Study, first_finite, run
-from candax.recipes.common.training import MEASURED_AT, Training, reaching
+from candax.recipes.common.training import MEASURED_AT, Measure, Run, Training
 
 __all__ = [
     "MEASURED_AT",
     "Column",
     "Count",
     "Line",
+    "Measure",
     "Method",
     "NonNegative",
     "NotNegative",
@@ -17,14 +32,19 @@ __all__ = [
     "Panel",
     "Positive",
     "Row",
+    "Run",
     "Settings",
     "Share",
     "Study",
     "Training",
     "bars",
+    "below",
     "curves",
+    "dots",
     "first_finite",
+    "level",
     "over",
+    "reached",
     "reaching",
     "relative",
     "run",

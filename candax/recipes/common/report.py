@@ -71,6 +71,16 @@ def relative(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -
     return of
 
 
+def below(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
+    """How far a figure is below that of the method ``to``."""
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        reference = _reference(row, rows, to, same)
+        return None if reference is None else reference[name] - row[name]
+
+    return of
+
+
 def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
     """The inverse: how many times a figure of the method ``to`` is this row's."""
     multiple = relative(name, to=to, same=same)
@@ -78,6 +88,34 @@ def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of
     def of(row: Row, rows: Sequence[Row]) -> float | None:
         found = multiple(row, rows)
         return None if found is None else 1 / max(found, 1e-12)
+
+    return of
+
+
+def reaching(curve: Mapping[str, Sequence[float]], score: str, threshold: float, along: str) -> float | None:
+    """Where along a curve, by straight lines, a score first reaches a threshold; None if it never does.
+
+    Example:
+        >>> reaching({"step": [10, 20], "p_at_1": [0.2, 0.4]}, "p_at_1", 0.3, "step")
+        15.0
+    """
+    x, y = np.array([0.0, *curve[along]]), np.array([0.0, *curve[score]])
+    reached = np.flatnonzero(y[1:] >= threshold)
+    if not reached.size:
+        return None
+    before = reached[0]
+    share = (threshold - y[before]) / max(y[before + 1] - y[before], 1e-12)
+    return float(x[before] + np.clip(share, 0, 1) * (x[before + 1] - x[before]))
+
+
+def reached(score: str, share: float, along: str, *, to: str = "full_softmax") -> Of:
+    """Where along its curve a row first reaches a share of the last score of the method ``to``; None if never."""
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        reference = _reference(row, rows, to, ())
+        if reference is None or not row.get("curve"):
+            return None
+        return reaching(row["curve"], score, share * reference["curve"][score][-1], along)
 
     return of
 
@@ -104,7 +142,7 @@ class Line:
 
     Attributes:
         label: in the legend. Of "a, b" the part before the last comma makes the colour, the rest the style.
-        x: along the horizontal axis.
+        x: along the horizontal axis; None: a thin horizontal line from one end to the other, at the only ``y``.
         y: along the vertical one.
         style: of ``Axes.plot``, beside what the label makes.
         spread: lowest and highest for each point, drawn as bars.
@@ -113,7 +151,7 @@ class Line:
     """
 
     label: str
-    x: Shaped[np.ndarray, "n"] | Sequence[Any]
+    x: Shaped[np.ndarray, "n"] | Sequence[Any] | None
     y: Shaped[np.ndarray, "n"] | Sequence[Any]
     style: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     spread: tuple[Any, Any] | None = None
@@ -123,7 +161,9 @@ class Line:
     def draw(self, axis: Any, look: Mapping[str, Any]) -> None:
         """Adds it to axes."""
         look = {"label": self.label, **look, **self.style}
-        if self.bottom is not None:
+        if self.x is None:
+            axis.axhline(self.y[0], color="black", linewidth=1, linestyle=":", label=self.label)
+        elif self.bottom is not None:
             axis.bar(self.x, self.y, bottom=self.bottom, label=self.label)
         elif self.spread is not None:
             middle = np.asarray(self.y)
@@ -141,19 +181,17 @@ class Panel:
     """Axes of the picture.
 
     Attributes:
-        lines: makes them of the rows.
-        axes: of ``Axes.set``. Where only the first panel has a ``ylabel`` all share one vertical axis.
-        level: name of a figure; its value in the first row that has it is a dotted horizontal line.
+        lines: makes them of the rows; or several such.
+        axes: of ``Axes.set``. Panels that all have the same ``ylabel`` share one vertical axis.
     """
 
-    lines: Lines
+    lines: Lines | Sequence[Lines]
     axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    level: str | None = None
 
-    def level_of(self, rows: Sequence[Row]) -> float | None:
-        """Where the horizontal line is."""
-        name = self.level
-        return None if name is None else next((row[name] for row in rows if row.get(name) is not None), None)
+    def of(self, rows: Sequence[Row]) -> list[Line]:
+        """The lines of some rows."""
+        makers = [self.lines] if callable(self.lines) else self.lines
+        return [line for maker in makers for line in maker(rows)]
 
 
 def curves(x: Source, y: Source, *, label: Source = "method", where: Where = bool, **style: Any) -> Lines:
@@ -205,6 +243,34 @@ def bars(names: Sequence[str], *, by: str = "method", where: Where = bool) -> Li
     return lines
 
 
+def level(label: str, height: Callable[[Sequence[Row]], float | None]) -> Lines:
+    """A horizontal line, where there is a height."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        found = height(rows)
+        return [] if found is None else [Line(label, None, [found])]
+
+    return lines
+
+
+def dots(x: str, *, label: Source, by: str, reference: str = "full_softmax", where: Where = bool) -> Lines:
+    """Rows under each other, one dot each, in the colour of their group ``by``; a line is where its reference is."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        groups: dict[str, list[Row]] = {}
+        for row in reversed([row for row in rows if where(row)]):  # axes begin at the bottom
+            groups.setdefault(row[by], []).append(row)
+        found = []
+        for name, group in groups.items():
+            places = [_label(row, label) for row in group]
+            found.append(Line(name, [row[x] for row in group], places, {"marker": "o", "linestyle": ""}))
+            at = [row[x] for row in group if row.get("method") == reference]
+            found += [Line(name, [value] * 2, [places[0], places[-1]], {"label": None, "alpha": 0.5}) for value in at]
+        return found
+
+    return lines
+
+
 def _of(row: Row, source: Source) -> Any:
     return row["curve"][source] if isinstance(source, str) else source(row)
 
@@ -215,11 +281,11 @@ def _label(row: Row, source: Source) -> str:
 
 def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: str, path: Path) -> None:
     """Draws the panels side by side; a label has the same look in all of them, that of the reference is black."""
-    drawn = [panel.lines(rows) for panel in panels]
+    drawn = [panel.of(rows) for panel in panels]
     labels = [{line.label for line in lines} for lines in drawn]
     looks = _looks([line.label for lines in drawn for line in lines], reference)
     one_legend = len(panels) > 1 and all(names == labels[0] for names in labels)
-    share_y = not any("ylabel" in panel.axes for panel in panels[1:])
+    share_y = len({panel.axes.get("ylabel") for panel in panels}) == 1
     columns = len(panels)
     with save_picture(path, columns=columns, size=(2 + 5 * columns, 5.5), share_y=share_y) as axes:
         for axis, panel, lines in zip(axes, panels, drawn, strict=True):
@@ -228,10 +294,9 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
                 line.draw(right if line.right else axis, looks[line.label])
             if right is not None:
                 right.set(ylim=(0, 1))
-            level = panel.level_of(rows)
-            if level is not None:
-                axis.axhline(level, color="black", linewidth=1, linestyle=":", label=panel.level)
             axis.set(**panel.axes)
+            if share_y:
+                axis.label_outer()
             if not one_legend and axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize="small")
         axes[0].figure.suptitle(title)

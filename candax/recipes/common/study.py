@@ -80,20 +80,25 @@ def run(study: Study, settings: Settings) -> list[Row]:
     identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
     done = _read(out, identity)
     console.print(study.title if not done else f"{study.title}\n{len(done)} rows are there already, in {out}")
+    every = [_json(method.labels) for method in study.methods]
+    others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     rows: list[Row] = []
     for number, method in enumerate(study.methods):
-        labels = _json(method.labels)
+        labels = every[number]
         row = next((row for row in done if labels.items() <= row.items()), None)
         rows.append(row or {**labels, **_json(method.run(out / _UNFINISHED / str(number)))})
         # After each method: a long study that is cut off leaves what it has.
-        _write(out, {**identity, "rows": rows})
+        _write(out, {**identity, "rows": rows + others})
         shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
-    shown = _over_seeds(rows, [_json(method.labels) for method in study.methods])
+    shown = _over_seeds(rows, every)
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
-    _write(out, {**identity, "rows": rows, "table": table})
-    console.print(report.table(study.title, study.columns, shown, study.caption))
+    _write(out, {**identity, "rows": rows + others, "table": table})
+    found = report.table(study.title, study.columns, shown, study.caption)
+    # Wider than the terminal rather than with words cut off.
+    wide = max(console.width, console.measure(found).minimum)
+    Console(width=wide).print(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     report.draw(title, study.panels, shown, study.reference, out / study.picture)
     console.print(f"wrote {out / 'results.json'} and {out / study.picture}")

@@ -1,18 +1,17 @@
 """How a study trains: model, data and measures of a problem, and what one method makes of it, timed."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import candax as cx
 from candax.base import Sampler
-from candax.training import BatchSource, Validation, fit
+from candax.training import Validation, fit
 
 Figures: TypeAlias = dict[str, Any]
 # What a method makes: figures, from the folder (None: none) in which it may keep what a killed run goes on from.
@@ -40,7 +39,7 @@ class Training:
     """
 
     make: Callable[[Sampler | None, Callable[..., Any]], tuple[Any, cx.Optimizer]]
-    batches: Iterable[Any] | BatchSource
+    batches: Any
     num_steps: int
     measure: Measure
     on_the_way: Measure | None = None
@@ -118,19 +117,3 @@ def _compile_refresh(model: nnx.Module, sampler: Sampler | None, num_steps: int)
     if due is not None:
         graph, arrays = nnx.split(model)
         cx.refresh(nnx.merge(graph, jax.tree.map(jnp.array, arrays)), due)
-
-
-def reaching(curve: Mapping[str, Sequence[float]], score: str, threshold: float, along: str) -> float | None:
-    """Where along a curve, by straight lines, a score first reaches a threshold; None if it never does.
-
-    Example:
-        >>> reaching({"step": [10, 20], "p_at_1": [0.2, 0.4]}, "p_at_1", 0.3, "step")
-        15.0
-    """
-    x, y = np.array([0.0, *curve[along]]), np.array([0.0, *curve[score]])
-    reached = np.flatnonzero(y[1:] >= threshold)
-    if not reached.size:
-        return None
-    before = reached[0]
-    share = (threshold - y[before]) / max(y[before + 1] - y[before], 1e-12)
-    return float(x[before] + np.clip(share, 0, 1) * (x[before + 1] - x[before]))

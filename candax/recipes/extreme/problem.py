@@ -1,7 +1,8 @@
 """A data set of sparse features as a problem for the runner: what comparisons and the papers' studies train on."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import candax as cx
 from candax import data, losses, models
 from candax.base import Sampler
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.recipes.common import Training
+from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
 from candax.training import evaluate_dataset
 
 # Test examples behind each point of a curve.
@@ -79,6 +80,39 @@ def problem(
         if curve_examples is None
         else lambda model: evaluate_dataset(model, dataset, batches, rows=chosen),
     )
+
+
+def contest(
+    training: Training, batch_size: int, num_classes: int, others: Mapping[str, tuple[Sampler | None, Any]]
+) -> list[Method]:
+    """The full softmax, in its faster form, and other samplers and losses by name."""
+
+    def full_softmax(folder: Path | None) -> dict[str, Any]:
+        return training.by(None, faster_full_softmax(training, batch_size, num_classes), "full softmax")(folder)
+
+    methods = [Method({"method": "full_softmax"}, full_softmax)]
+    return methods + [Method({"method": name}, training.by(*of, name)) for name, of in others.items()]
+
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("to 50 %", "epochs_to_50_percent", ".2f", reached("p_at_1", 0.5, "epoch")),
+    Column("to 90 %", "epochs_to_90_percent", ".2f", reached("p_at_1", 0.9, "epoch")),
+    Column("P@1", "p_at_1", ".3f"),
+    Column("of full", "p_at_1_of_full", ".3f", relative("p_at_1")),
+    Column("P@5", "p_at_5", ".3f"),
+    Column("ms/step", "ms_per_step", ".1f"),
+    Column("faster", "faster", ".1f", over("ms_per_step")),
+)
+CAPTION = "epochs to 50 and 90 % of full softmax's last P@1"
+_PRECISION = "precision at 1 on test data"
+PANELS = (
+    Panel(
+        curves("seconds", "p_at_1"),
+        {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": _PRECISION},
+    ),
+    Panel(curves("epoch", "p_at_1"), {"xlabel": "epochs", "ylabel": _PRECISION}),
+)
 
 
 def faster_full_softmax(training: Training, batch_size: int, num_classes: int) -> Callable[..., Any]:
