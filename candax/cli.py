@@ -14,21 +14,21 @@ from candax.experiments.ann_profile import ANNProfile, ann_profile
 from candax.experiments.ann_recall import ANNRecall, ann_recall
 from candax.experiments.ann_scale import ANNScale, ann_scale
 from candax.experiments.ann_tables import ANNTables, ann_tables
-from candax.experiments.compare import Compare, compare
 from candax.experiments.css_figure1 import Figure1, figure1
 from candax.experiments.css_figure2a import Figure2a, figure2a
 from candax.experiments.css_figure2b import Figure2b, figure2b
 from candax.experiments.css_figure3 import Figure3, figure3
-from candax.experiments.diagnose import Diagnose, diagnose
-from candax.experiments.links import Links, links
 from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
 from candax.experiments.lns_figure5 import Figure5, figure5
 from candax.experiments.lns_staleness import LNSStaleness, lns_staleness
 from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
-from candax.experiments.retrieval import Retrieval, retrieval
-from candax.experiments.train import Evaluate, Train, evaluate, train
 from candax.experiments.word2vec_questions import Word2VecQuestions, word2vec_questions
+from candax.recipes.extreme.compare import Compare, compare
+from candax.recipes.extreme.diagnose import Diagnose, diagnose
+from candax.recipes.extreme.train import Evaluate, Train, evaluate, train
+from candax.recipes.links.command import Links, links
+from candax.recipes.retrieval.command import Retrieval, retrieval
 from candax.recipes.words.command import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
 from candax.training.saved import Export, export_command
 from candax.training.stopping import Interrupted

@@ -50,7 +50,6 @@ from candax import data
 from candax.diagnostics.report import with_error
 from candax.experiments import word2vec_theory
 from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName, Setting, options
-from candax.files import replacing
 from candax.recipes import common, words
 from candax.recipes.common import report
 from candax.recipes.words import measures
@@ -220,8 +219,7 @@ def _run(
         found = measure(model)
         if not np.isfinite(found["mrr"]):
             raise FloatingPointError("a vector is no longer finite.")
-        with replacing(_neighbours(settings.out, variant, seed)) as file:
-            np.save(file, measures.nearest(inputs))
+        measures.save_nearest(settings.out, variant, seed, inputs)
         return found | measures.geometry(inputs, outputs, text.counts)._asdict()
 
     train = common.Training(
@@ -260,28 +258,11 @@ def _measure(
 
 def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None:
     columns = [common.Column("variant", "method"), *_columns(_GEOMETRY), common.Column("shared", "shared", ".3f")]
-    shown = [{**row, "shared": _shared(out, row["method"], seeds)} for row in rows]
+    shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], "reference", seeds)} for row in rows]
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in columns})
     caption = "shared: nearest neighbours in common with the reference of another seed"
     Console().print(report.table("the vectors", columns, shown, caption))
-
-
-def _shared(out: Path, variant: str, seeds: range) -> float | None:
-    """The share of nearest neighbours that a variant has in common with the reference of another seed."""
-    shares = [
-        measures.overlap(np.load(one), np.load(other))
-        for a in seeds
-        for b in seeds
-        if (a != b or len(seeds) == 1)
-        and (one := _neighbours(out, variant, a)).exists()
-        and (other := _neighbours(out, "reference", b)).exists()
-    ]
-    return float(np.mean(shares)) if shares else None
-
-
-def _neighbours(out: Path, variant: str, seed: int) -> Path:
-    return out / f"nearest-{variant.replace(' ', '-')}-{seed}.npy"
 
 
 def _draw(name: str, question: Question, rows: Sequence[common.Row], settings: Word2VecQuestions) -> None:

@@ -4,11 +4,9 @@ from candax.training.checkpoints import Checkpoints
 from candax.training.evaluate_dataset import evaluate_dataset
 from candax.training.evaluation import embed, evaluate
 from candax.training.feed import BatchSource
-from candax.training.links import evaluate_links
 from candax.training.loop import fit
 from candax.training.processes import class_mesh, connect
 from candax.training.program import Program, TrainState, build, fit_program
-from candax.training.retrieval import evaluate_retrieval, exact_search, index_search
 from candax.training.run import Fitted
 from candax.training.saved import Loaded, export, load
 from candax.training.stopping import Interrupted
@@ -32,13 +30,9 @@ __all__ = [
     "embed",
     "evaluate",
     "evaluate_dataset",
-    "evaluate_links",
-    "evaluate_retrieval",
-    "exact_search",
     "export",
     "fit",
     "fit_program",
-    "index_search",
     "load",
     "mean_over",
     "rank_1",

@@ -72,7 +72,7 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     [
         (("--dim", 0), "--dim of 1 or more, got 0"),
         (("--epochs", 0), "--epochs above 0"),
-        (("--batch-size", 30), "multiple of 4, got 30"),
+        (("--batch-size", 30), "multiple of 4, got --batch-size 30"),
         (("--max-words", 0), "--max-words of 1 or more"),
         (("--max-words", 100), "too few to measure with"),
         (("--similarity", "none.txt"), "none.txt"),

@@ -157,7 +157,8 @@ def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> lis
     for row, of_row in zip(rows, labels, strict=True):
         key = json.dumps({name: value for name, value in of_row.items() if name != _SEED})
         groups.setdefault(key, []).append(row)
-    return [_mean(group, frozenset(labels[0])) if _SEED in group[0] else dict(group[0]) for group in groups.values()]
+    names = frozenset(name for of_row in labels for name in of_row)
+    return [_mean(group, names) if _SEED in group[0] else dict(group[0]) for group in groups.values()]
 
 
 def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:

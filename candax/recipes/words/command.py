@@ -11,7 +11,6 @@ from rich.console import Console
 
 from candax import data, losses
 from candax.recipes import common
-from candax.recipes.common.settings import writable_folder
 from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.words.scores import file_scores
 from candax.recipes.words.training import train_word2vec
@@ -115,7 +114,7 @@ def word2vec(settings: Word2Vec) -> dict[str, Any]:
     for path in (*settings.similarity, *settings.analogies):
         path.open("rb").close()
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
-    out = writable_folder(settings.out)
+    out = common.writable_folder(settings.out)
     console = Console()
     console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
     values = dataclasses.asdict(settings)
