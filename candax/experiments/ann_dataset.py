@@ -18,7 +18,6 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any, ClassVar
 
 from candax import losses
@@ -31,7 +30,7 @@ from candax.recipes.extreme import problem
 
 @dataclasses.dataclass(frozen=True)
 class ANNDataset(OnDataset):
-    """Trains by every method on a data set; prints a table, writes results.json and dataset.png."""
+    """Trains by every method on a data set; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ann_methods.METHODS[1:]
     """Methods beside full softmax."""
@@ -41,8 +40,6 @@ class ANNDataset(OnDataset):
     """Groups of examples that share candidates: the paper's g."""
     curve_examples: common.Count = problem.CURVE_EXAMPLES
     """Test examples behind every point of the curves; the table's figures are of the whole test set."""
-    out: common.Out = Path("runs/ann_dataset")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {**OnDataset.QUICK, "methods": ("ann_softmax",), "rate": 0.8, "num_groups": 1}
 
@@ -71,6 +68,5 @@ def ann_dataset(settings: ANNDataset) -> list[common.Row]:
         problem.PANELS,
         "paper: ANN and KNN Softmax are as precise as the full softmax",
         problem.CAPTION,
-        picture="dataset.png",
     )
     return common.run(study, settings)

@@ -23,7 +23,6 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -37,7 +36,7 @@ from candax.recipes.faces import Faces, make_problem
 
 @dataclasses.dataclass(frozen=True)
 class ANNProfile(Faces):
-    """Times the parts of a step, then trains by every method; prints a table, writes results.json and profile.png."""
+    """Times the parts of a step, then trains by every method; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
     """Methods; hf_softmax takes much the longest."""
@@ -49,8 +48,6 @@ class ANNProfile(Faces):
     """Classes of figure 5."""
     epochs: common.Positive = 3
     """Passes over the samples, for figure 5."""
-    out: common.Out = Path("runs/ann_profile")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {
         **Faces.QUICK,
@@ -62,16 +59,10 @@ class ANNProfile(Faces):
 
 
 _PARTS, _CURVE = "table 5", "figure 5"
-COLUMNS = (
-    common.Column("", "of"),
-    common.Column("classes", "num_classes", ","),
-    common.Column("method", "method"),
-    *(common.Column(part.replace("_", " "), part, ".1f") for part in PARTS),
-    common.Column("step", "ms_per_step", ".1f"),
-    common.Column("scratch, MB", "scratch", ".0f"),
-    common.Column("state, MB", "state", ".0f"),
-    common.Column("top-1", "top_1", ".3f"),
-)
+COLUMNS = [
+    *common.columns(of="", num_classes=",", method="", **dict.fromkeys((*PARTS, "ms_per_step"), ".1f")),
+    *common.columns(scratch_mb=".0f", state_mb=".0f", top_1=".3f"),
+]
 
 
 def ann_profile(settings: ANNProfile) -> list[common.Row]:
@@ -99,7 +90,6 @@ def ann_profile(settings: ANNProfile) -> list[common.Row]:
                 },
             ),
         ),
-        picture="profile.png",
     )
     return common.run(study, settings)
 
@@ -114,7 +104,7 @@ def _profiled(settings: ANNProfile) -> list[common.Method]:
         nodes = training.make(*ann_methods.method(name, sizes, loss))
         period = sizes.graph_period if name == "knn_softmax" else sizes.period
         found = profile(*nodes, loss, problem.batches[0, 0], period=period, repeats=settings.repeats)
-        sizes_in_mb = {"scratch": found.scratch_bytes / 1e6, "state": found.state_bytes / 1e6}
+        sizes_in_mb = {"scratch_mb": found.scratch_bytes / 1e6, "state_mb": found.state_bytes / 1e6}
         return {**found.milliseconds, "ms_per_step": found.ms_per_step, **sizes_in_mb}
 
     def method(name: MethodName) -> common.Method:

@@ -23,8 +23,7 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -36,13 +35,12 @@ from candax.blocks import streaming_top_k
 from candax.cosines import unit
 from candax.diagnostics.top_k import top_k_share
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import LOSSES, MethodName, Sizes
+from candax.experiments.ann_methods import LOSSES, MethodName
 from candax.recipes import common
 from candax.recipes.faces import Faces, Problem, make_problem
 
 SweepName = Literal["method", "num_groups", "period", "num_centers", "hm_num", "num_kept"]
-_WITHOUT_RETRIEVAL: tuple[MethodName, ...] = ("full_softmax", "partial_fc")
-_TITLES: dict[SweepName, str] = {
+TITLES: dict[SweepName, str] = {
     "method": "table 1: accuracy and recall",
     "num_groups": "table 2: groups per batch",
     "period": "figure 4a: T, steps",
@@ -50,42 +48,36 @@ _TITLES: dict[SweepName, str] = {
     "hm_num": "figure 4c: HM_num / classes",
     "num_kept": "figure 4d: k' / HM_num",
 }
+# T is a share of an epoch (from the whole training on the index is never built again), HM_num one of all classes, k'
+# one of HM_num. Table 1 has numbers of hash tables.
+VALUES: dict[SweepName, tuple[float, ...]] = {
+    "method": (8, 32),
+    "num_groups": (1, 2, 4, 8, 16),
+    "period": (0.05, 1, 10),
+    "num_centers": (8, 32, 128, 512),
+    "hm_num": (0.02, 0.05, 0.2, 0.5),
+    "num_kept": (0.02, 0.3, 1.0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class ANNRecall(Faces):
-    """Trains with one retrieval after another; prints a table, writes results.json and recall.png."""
+    """Trains with one retrieval after another; prints a table, writes results.json and a picture."""
 
     epochs: common.Positive = 3
     """Passes over the samples."""
-    sweeps: tuple[SweepName, ...] = tuple(_TITLES)
+    sweeps: tuple[SweepName, ...] = tuple(TITLES)
     """What to change: table 1, table 2, figure 4a to d."""
-    num_tables: tuple[common.Count, ...] = (8, 32)
-    """L of LSH."""
-    groups: tuple[common.Count, ...] = (1, 2, 4, 8, 16)
-    """Groups per batch."""
-    periods: tuple[common.Positive, ...] = (0.05, 1, 10)
-    """T as a share of an epoch; from the whole training on the index is never built again."""
-    centers: tuple[common.Count, ...] = (8, 32, 128, 512)
-    """Lists."""
-    hm_num: tuple[common.Share, ...] = (0.02, 0.05, 0.2, 0.5)
-    """Codes seen, as a share of all classes."""
-    num_kept: tuple[common.Share, ...] = (0.02, 0.3, 1.0)
-    """Codes kept, as a share of those seen."""
-    out: common.Out = Path("runs/ann_recall")
-    """Folder for results.json and the picture."""
+    values: tuple[common.Positive, ...] = ()
+    """To give what is changed, instead of the study's own."""
 
-    QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "hm_num": (0.1, 1.0)}
+    QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "values": (0.1, 1.0)}
 
 
 COLUMNS = (
-    common.Column("sweep", "sweep"),
-    common.Column("method", "method"),
-    common.Column("value", "value", "g"),
-    common.Column("k", "k"),
-    common.Column("recall", "mean_recall", ".3f", lambda row, rows: _mean_recall(row)),
-    common.Column("top-1", "top_1", ".4f"),
-    common.Column("ms/step", "ms_per_step", ".1f"),
+    *common.columns(sweep="", method="", value="g", k=""),
+    common.Column("recall", "recall", ".3f", lambda row, rows: _mean_recall(row)),
+    *common.columns(top_1=".4f", ms_per_step=".1f"),
 )
 
 
@@ -96,11 +88,10 @@ def ann_recall(settings: ANNRecall) -> list[common.Row]:
     study = common.Study(
         f"{settings.num_classes:,} identities, {problem.num_steps:,} steps of {settings.batch_size}, "
         f"{settings.num_sampled:,} candidates per group",
-        _methods(settings, problem),
+        [method for sweep in settings.sweeps for method in _methods(settings, problem, sweep)],
         COLUMNS,
         [_panel(sweep) for sweep in settings.sweeps],
         "paper: accuracy follows recall, and needs an index that is built again",
-        picture="recall.png",
     )
     return common.run(study, settings)
 
@@ -113,66 +104,51 @@ def _panel(sweep: SweepName) -> common.Panel:
     """Accuracy on the left scale, recall on the right one; table 1 has one against the other."""
 
     def here(row: common.Row) -> bool:
-        return row["sweep"] == sweep and row["mean_recall"] is not None
+        return row["sweep"] == sweep and row["recall"] is not None
 
     def all_classes(rows: Sequence[common.Row]) -> float | None:
         return next((row["top_1"] for row in rows if row["method"] == "full_softmax"), None)
 
-    axes: dict[str, Any] = {"title": _TITLES[sweep], "ylabel": "top-1 on new samples of the training classes"}
+    axes: dict[str, Any] = {"title": TITLES[sweep], "ylabel": "top-1 on new samples of the training classes"}
     reference = common.level("all classes", all_classes)
     if sweep == "method":
-        name = common.sweep("mean_recall", "top_1", by=_name, where=here)
-        return common.Panel((name, reference), {**axes, "xlabel": "recall", "xlim": (0, 1)})
+        points = common.sweep("recall", "top_1", by=lambda row: f"{row['method']}, {row['value']}", where=here)
+        return common.Panel((points, reference), {**axes, "xlabel": "recall", "xlim": (0, 1)})
     accuracy = common.sweep("value", "top_1", by=lambda row: "top-1", where=here)
-    found = common.sweep("value", "mean_recall", by=lambda row: "recall (right)", where=here, right=True, marker="s")
+    found = common.sweep("value", "recall", by=lambda row: "recall (right)", where=here, right=True, marker="s")
     return common.Panel((accuracy, found, reference), {**axes, "xscale": "log"})
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return row["method"] if row["value"] is None else f"{row['method']}, L = {row['value']:g}"
+def _methods(settings: ANNRecall, problem: Problem, sweep: SweepName) -> Iterator[common.Method]:
+    base, loss = ann_methods.sizes_of(settings), LOSSES["softmax"]
+    seen = max(1, settings.num_classes // 10)
 
-
-def _methods(settings: ANNRecall, problem: Problem) -> list[common.Method]:
-    loss, base = LOSSES["softmax"], ann_methods.sizes_of(settings)
-    hm_num = max(1, settings.num_classes // 10)
-    methods = []
-
-    def train(
-        sweep: SweepName, method: str, value: float | None, sizes: Sizes, found: Sampler | None, by: tuple[Any, Any]
-    ) -> None:
+    def method(name: MethodName, value: float | None, **changes: Any) -> common.Method:
+        sizes = dataclasses.replace(base, **changes)
+        by: tuple[Any, Any] = ann_methods.method(name, sizes, loss)
+        found = ann_methods.RETRIEVALS[name](sizes) if name in ann_methods.RETRIEVALS else by[0]
         measure = None if found is None else _recall(problem, found, sizes.k)
         training = problem.training(measure=problem.top_1, on_the_way=measure)
-        labels = {"sweep": sweep, "method": method, "value": value, "k": sizes.k}
-        methods.append(common.Method(labels, training.by(*by, f"{method}, {sweep}")))
+        labels = {"sweep": sweep, "method": name, "value": value, "k": sizes.k}
+        return common.Method(labels, training.by(*by, f"{name}, {sweep}"))
 
-    def add(sweep: SweepName, method: str, value: float | None, **changes: Any) -> None:
-        if sweep in settings.sweeps:
-            sizes: Sizes = dataclasses.replace(base, **changes)
-            found = ann_methods.RETRIEVALS[method](sizes)
-            train(sweep, method, value, sizes, found, (ann_methods.grouped(found, sizes), loss))
-
-    if "method" in settings.sweeps:
-        for name in _WITHOUT_RETRIEVAL:
-            by = ann_methods.method(name, base, loss)
-            train("method", name, None, base, by[0], by)
-    add("method", "ann_softmax", None)
-    add("method", "hf_softmax", None)
-    for number in settings.num_tables:
-        add("method", "lsh_softmax", number, num_tables=number)
-    for number in settings.groups:
-        add("num_groups", "ann_softmax", number, num_groups=number)
-    for share in settings.periods:
-        period = max(1, round(share * settings.batches_per_epoch))
-        add("period", "ann_softmax", min(period, problem.num_steps), period=period)
-    for number in settings.centers:
-        add("num_centers", "ann_softmax", number, num_centers=number)
-    for share in settings.hm_num:
-        # k' stays what it is by default, so that only the codes seen differ.
-        seen = max(1, round(share * settings.num_classes))
-        add("hm_num", "ann_softmax", share, hm_num=seen, num_kept=max(1, min(seen, hm_num // 10)))
-    for share in settings.num_kept:
-        add("num_kept", "ann_softmax", share, hm_num=hm_num, num_kept=max(1, round(share * hm_num)))
-    return methods
+    if sweep == "method":
+        names: tuple[MethodName, ...] = ("full_softmax", "partial_fc", "ann_softmax", "hf_softmax")
+        yield from (method(name, None) for name in names)
+    for value in settings.values or VALUES[sweep]:
+        if sweep == "method":
+            yield method("lsh_softmax", value, num_tables=int(value))
+        elif sweep == "period":
+            period = max(1, round(value * settings.batches_per_epoch))
+            yield method("ann_softmax", min(period, problem.num_steps), period=period)
+        elif sweep == "hm_num":
+            # k' stays what it is by default, so that only the codes seen differ.
+            codes = max(1, round(value * settings.num_classes))
+            yield method("ann_softmax", value, hm_num=codes, num_kept=max(1, min(codes, seen // 10)))
+        elif sweep == "num_kept":
+            yield method("ann_softmax", value, hm_num=seen, num_kept=max(1, round(value * seen)))
+        else:
+            yield method("ann_softmax", int(value), **{sweep: int(value)})
 
 
 def _recall(problem: Problem, found: Sampler, k: int) -> Callable[[Any], dict[str, float]]:
@@ -182,8 +158,7 @@ def _recall(problem: Problem, found: Sampler, k: int) -> Callable[[Any], dict[st
 
     @jax.jit
     def recall(sampler_state: Any, embeddings: jax.Array, labels: jax.Array, classes: Classes) -> jax.Array:
-        query = Query(unit(embeddings), labels, classes)
-        candidates = found.sample(sampler_state, jax.random.key(0), query)
+        candidates = found.sample(sampler_state, jax.random.key(0), Query(unit(embeddings), labels, classes))
         scores, best = streaming_top_k(embeddings, classes, k)
         return jnp.mean(top_k_share(candidates, best, scores > -jnp.inf))
 

@@ -49,7 +49,7 @@ _START = "start"
 
 @dataclasses.dataclass(frozen=True)
 class ANNScale(Faces):
-    """Trains every method at every number of classes; prints a table, writes results.json and scale.png."""
+    """Trains every method at every number of classes; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "partial_fc")
     """Methods."""
@@ -73,8 +73,6 @@ class ANNScale(Faces):
     """Steps of that training, with the learning rate --warm-learning-rate."""
     warm_learning_rate: common.Positive = 1e-2
     """Of that training."""
-    out: common.Out = Path("runs/ann_scale")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {
         **Faces.QUICK,
@@ -105,12 +103,10 @@ class ANNScale(Faces):
 
 _SAME = ("num_classes",)
 COLUMNS = (
-    common.Column("classes", "num_classes", ","),
-    common.Column("steps", "steps", ",.0f"),
-    common.Column("method", "method"),
+    *common.columns(num_classes=",", steps=",.0f", method=""),
     common.Column("top-1", "top_1", ".4f", spread=True),
     common.Column("gap", "gap", ".4f", common.below("top_1", same=_SAME)),
-    common.Column("ms/step", "ms_per_step", ".1f"),
+    *common.columns(ms_per_step=".1f"),
 )
 PANELS = (
     common.Panel(
@@ -137,7 +133,6 @@ def ann_scale(settings: ANNScale) -> list[common.Row]:
         PANELS,
         "paper: random candidates fall behind as classes grow, retrieved ones do not",
         "gap: how far it is below the full softmax",
-        picture="scale.png",
     )
     return common.run(study, settings)
 

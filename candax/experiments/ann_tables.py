@@ -31,7 +31,6 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 import dataclasses
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 from candax import losses, samplers
@@ -46,7 +45,7 @@ _PROJECTED = "random_projection"
 
 @dataclasses.dataclass(frozen=True)
 class ANNTables(Faces):
-    """Trains by every method and under every margin; prints a table, writes results.json and tables.png."""
+    """Trains by every method and under every margin; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ann_methods.METHODS
     """Methods of table 3."""
@@ -56,8 +55,6 @@ class ANNTables(Faces):
     """Coordinates that random projection leaves of --dim; None: a fifth (the paper: 100 of 512), 0: it has no row."""
     distractors: common.Count = 50_000
     """Identities that those to be found are hidden among."""
-    out: common.Out = Path("runs/ann_tables")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {**Faces.QUICK, "epochs": 12.0, "distractors": 300, "methods": (), "losses": ("softmax",)}
 
@@ -69,13 +66,8 @@ class ANNTables(Faces):
 
 
 COLUMNS = (
-    common.Column("loss", "loss"),
-    common.Column("method", "method"),
-    common.Column("verification", "verification", ".4f"),
-    common.Column("±", "verification_std", ".4f"),
-    common.Column("rank-1", "rank_1", ".4f"),
-    common.Column("top-1", "top_1", ".4f"),
-    common.Column("ms/step", "ms_per_step", ".1f"),
+    *common.columns(loss="", method="", verification=".4f", verification_std=".4f"),
+    *common.columns(rank_1=".4f", top_1=".4f", ms_per_step=".1f"),
     common.Column("time", "time", ".2f", common.relative("ms_per_step", same=("loss",))),
 )
 
@@ -97,7 +89,6 @@ def ann_tables(settings: ANNTables) -> list[common.Row]:
         [_panel("verification"), _panel("rank_1"), _panel("top_1")],
         "paper: ANN Softmax is where all classes are (line), others to its left",
         "time: of the same loss over all classes",
-        picture="tables.png",
     )
     return common.run(study, settings)
 

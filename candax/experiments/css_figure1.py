@@ -45,14 +45,12 @@ _SHOWN = 500
 
 @dataclasses.dataclass(frozen=True)
 class Figure1(common.Settings):
-    """Estimates p(1|x) by three methods; prints their errors, writes results.json and figure1.png."""
+    """Estimates p(1|x) by three methods; prints their errors, writes results.json and a picture."""
 
     num_classes: common.Count = 10_000
     """C."""
     num_problems: common.Count = 2000
     """Random u to estimate p of."""
-    out: common.Out = Path("runs/css_figure1")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {"num_problems": 200}
 
@@ -101,13 +99,8 @@ def estimate(
     return run
 
 
-COLUMNS = (
-    common.Column("method", "method"),
-    common.Column("S", "num_sampled"),
-    common.Column("root mean square", "root_mean_square_error", ".3f"),
-    common.Column("expected", "expected"),
-    common.Column("bias", "bias", "+.4f"),
-    common.Column("largest", "largest_error", ".2f"),
+COLUMNS = common.columns(
+    method="", num_sampled="", root_mean_square_error=".3f", expected="", bias="+.4f", largest_error=".2f"
 )
 
 
@@ -123,7 +116,6 @@ def figure1(settings: Figure1) -> list[common.Row]:
         ],
         COLUMNS,
         [_panel(name, claim) for name, claim in _CLAIMS.items()],
-        picture="figure1.png",
     )
     return common.run(study, settings)
 

@@ -71,7 +71,7 @@ SMOOTHED = ("CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
 
 @dataclasses.dataclass(frozen=True)
 class Figure2a(Regression):
-    """Trains a softmax regression by ten methods; prints a table, writes results.json and figure2a.png."""
+    """Trains a softmax regression by ten methods; prints a table, writes results.json and a picture."""
 
     num_classes: common.Count = 1000
     """C."""
@@ -79,8 +79,6 @@ class Figure2a(Regression):
     """One candidate set per batch instead of one per example."""
     rates: tuple[common.Positive, ...] = (0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0)
     """Learning rates."""
-    out: common.Out = Path("runs/css_figure2a")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {**Regression.QUICK, "num_classes": 150, "rates": (0.001, 0.01, 0.1)}
 
@@ -121,13 +119,8 @@ def sum_of_powers(problem: Problem) -> float:
     return float(jnp.sum((problem.counts / jnp.sum(problem.counts)) ** POWER))
 
 
-COLUMNS = (
-    common.Column("method", "method"),
-    common.Column("rate", "learning_rate", "g"),
-    common.Column("final", "final", ".4f"),
-    common.Column("at best rate", "best_final_of_all_rates", ".4f"),
-    common.Column("passes truth", "iterations_to_pass_true_model"),
-    common.Column("on unseen", "mass_on_unseen", ".4f"),
+COLUMNS = common.columns(
+    method="", learning_rate="g", final=".4f", best_final_of_all_rates=".4f", passes_true_model="", mass_on_unseen=".4f"
 )
 
 
@@ -165,7 +158,6 @@ def figure2a(settings: Figure2a) -> list[common.Row]:
         caption=f"true model {truth:.3f}; {int(jnp.sum(problem.counts == 0))} classes never seen; f^{POWER} sums to "
         f"{sum_of_powers(problem):.2f}",
         reference="exact",
-        picture="figure2a.png",
     )
     return common.run(study, settings)
 
@@ -186,7 +178,7 @@ def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "
         "final": float(curve[-1]),
         "best": float(np.nanmax(curve)),
         "best_final_of_all_rates": float(np.nanmax(curves.log_likelihood[:, -1])),
-        "iterations_to_pass_true_model": int(iterations[beyond[0]]) if beyond.size else None,
+        "passes_true_model": int(iterations[beyond[0]]) if beyond.size else None,
         "length_of_unseen_vectors": float(jnp.sum(lengths)) / number,
         "mass_on_unseen": float(jnp.mean(jnp.sum(jnp.where(unseen, probabilities, 0), axis=1))),
         "final_by_rate": curves.final_by_rate(),

@@ -45,7 +45,7 @@ _SAMPLES = "control, samples"
 
 @dataclasses.dataclass(frozen=True)
 class Figure2b(Regression):
-    """Trains by ranking with several margins; prints a table, writes results.json and figure2b.png."""
+    """Trains by ranking with several margins; prints a table, writes results.json and a picture."""
 
     num_classes: tuple[common.Count, ...] = (500, 1000)
     """C of each separable problem; the control has the first."""
@@ -59,8 +59,6 @@ class Figure2b(Regression):
     """Learning rates; the curves are of the second."""
     control_rates: tuple[common.Positive, ...] = (0.05, 0.1, 0.2)
     """The same in the control."""
-    out: common.Out = Path("runs/css_figure2b")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {**Regression.QUICK, "num_classes": (100,), "margins": (0.0, 2.0), "css_samples": (1, 20)}
 
@@ -83,13 +81,7 @@ def css(num_sampled: int) -> Method:
     return Method(samplers.uniform(num_sampled, num_groups=None), losses.css)
 
 
-COLUMNS = (
-    common.Column("problem", "panel"),
-    common.Column("method", "method"),
-    common.Column("final", "final", ".3f"),
-    common.Column("entropy", "entropy", ".3f"),
-    common.Column("true model", "true_model", ".3f"),
-)
+COLUMNS = common.columns(panel="", method="", final=".3f", entropy=".3f", true_model=".3f")
 
 
 def figure2b(settings: Figure2b) -> list[common.Row]:
@@ -122,7 +114,6 @@ def figure2b(settings: Figure2b) -> list[common.Row]:
         COLUMNS,
         [_panel(panel, settings) for panel, _ in plans],
         reference="all classes",
-        picture="figure2b.png",
     )
     return common.run(study, settings)
 

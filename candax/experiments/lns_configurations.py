@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from candax import data, samplers
 from candax.base import Sampler
 from candax.recipes import common
-from candax.recipes.extreme.problem import CURVE_EXAMPLES, problem
+from candax.recipes.extreme.problem import problem
 from candax.recipes.extreme.toy import toy
 
 Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform", "toy"]
@@ -130,15 +130,5 @@ class OnDataset(common.Settings):
     def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
         """Training on a data set with the hyperparameters; options are those of ``extreme.problem``."""
         of = self.configuration
-        return problem(
-            dataset,
-            **{
-                "batch_size": of.batch_size,
-                "dim": of.dim,
-                "learning_rate": of.learning_rate,
-                "epochs": of.epochs,
-                "seed": self.seed,
-                "curve_examples": CURVE_EXAMPLES,
-                **options,
-            },
-        )
+        own = {name: getattr(of, name) for name in ("batch_size", "dim", "learning_rate", "epochs")}
+        return problem(dataset, **{**own, "seed": self.seed, **options})

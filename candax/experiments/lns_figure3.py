@@ -28,7 +28,6 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 import dataclasses
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -69,8 +68,6 @@ class LNSFigure3(OnDataset):
     """Of SimHash: hash functions per table (K), each number that is measured, with 16 tables."""
     dwta: tuple[common.Count, ...] = (5,)
     """The same of DWTA with bins of 8 and 150 tables: 5 are the paper's for its smallest data set."""
-    out: common.Out = Path("runs/lns_figure3")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {"config": "toy", "num_examples": 12}
 
@@ -80,14 +77,8 @@ class LNSFigure3(OnDataset):
         self.expect(self.num_examples >= 2, "--num-examples of 2 or more", "num_examples")
 
 
-COLUMNS = (
-    common.Column("", "when"),
-    common.Column("distribution", "distribution"),
-    common.Column("distance", "total_variation", ".3f"),
-    common.Column("error", "standard_error", ".3f"),
-    common.Column(f"top {_TOP}", "on_top", ".3f"),
-    common.Column("found", "num_found", ".3g"),
-)
+COLUMNS = common.columns(when="", distribution="", distance=".3f", error=".3f", on_top=".3f", found=".3g")
+CLAIMS = ("all are close to uniform", "LSH follows the target")
 
 
 def lns_figure3(settings: LNSFigure3) -> list[common.Row]:
@@ -121,15 +112,11 @@ def lns_figure3(settings: LNSFigure3) -> list[common.Row]:
         f"{dataset.name}: {dataset.num_classes:,} classes, mean over {len(examples)} test examples",
         methods,
         COLUMNS,
-        [_panel(f"after {steps:,} steps", claim) for steps, claim in zip(times, _CLAIMS, strict=True)],
-        caption=f"top {_TOP}: probability of the target's {_TOP} best classes; found: classes that LSH finds",
+        [_panel(f"after {steps:,} steps", claim) for steps, claim in zip(times, CLAIMS, strict=True)],
+        caption=f"on top: probability of the target's {_TOP} best classes; found: classes that LSH finds",
         reference="target",
-        picture="figure3.png",
     )
     return common.run(study, settings)
-
-
-_CLAIMS = ("all are close to uniform", "LSH follows the target")
 
 
 def _panel(when: str, claim: str) -> common.Panel:
@@ -178,10 +165,10 @@ def _measure(query: Query, name: str, weights: Weights) -> dict[str, Any]:
     ranks = int(np.count_nonzero(target, axis=1).min())
     edges = _edges(ranks)
     return {
-        "total_variation": float(distance.mean()),
-        "standard_error": float(distance.std(ddof=1) / np.sqrt(len(distance))),
+        "distance": float(distance.mean()),
+        "error": float(distance.std(ddof=1) / np.sqrt(len(distance))),
         "on_top": float(mean[:_TOP].sum()),
-        "num_found": float(of_all.sum(axis=1).mean()) if name.startswith("LSH") else None,
+        "found": float(of_all.sum(axis=1).mean()) if name.startswith("LSH") else None,
         "curve": {
             "rank": np.sqrt((edges[:-1] + 1.0) * edges[1:]),
             "probability": np.add.reduceat(mean[:ranks], edges[:-1]) / np.diff(edges),

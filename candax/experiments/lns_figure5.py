@@ -23,20 +23,20 @@ figure 5.
 """
 
 import dataclasses
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from rich.console import Console
 
 from candax import data
 from candax.experiments.lns_tables import Tables, study
 from candax.recipes import common
 
+CLAIM = "paper: static samplers, which count on a few frequent classes, fail; LSH does not care"
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure5(Tables):
-    """Flattens a data set and trains by every method; writes results.json and figure5.png."""
+    """Flattens a data set and trains by every method; prints a table, writes results.json and a picture."""
 
     max_count: common.Count = 40
     """The most training examples of a class that are left."""
@@ -44,10 +44,8 @@ class Figure5(Tables):
     """The fewest; by default half as many."""
     epochs: common.Positive | None = 10
     """Passes over the training set, which is much smaller than before."""
-    out: common.Out = Path("runs/lns_figure5")
-    """Folder for results.json and the picture."""
 
-    QUICK: ClassVar = {"config": "toy", "methods": ("sampled_softmax",), "max_count": 6}
+    QUICK: ClassVar = {"config": "toy", "methods": ("sampled_softmax",), "max_count": 6, "epochs": 2.0}
 
 
 def figure5(settings: Figure5) -> list[common.Row]:
@@ -55,18 +53,15 @@ def figure5(settings: Figure5) -> list[common.Row]:
     settings = settings.ready()
     before = settings.load()
     after = data.flatten_labels(before, max_count=settings.max_count, min_count=settings.min_count, seed=settings.seed)
-    Console().print(f"before: {before.num_classes:,} classes and {len(before.train):,} training examples")
-    axes = {"xlabel": "classes, the most frequent first", "xscale": "log", "yscale": "log"}
+    axes = {"xlabel": "classes, the most frequent first", "ylabel": "training examples"}
     frequencies = common.Panel(
         lambda rows: [_frequencies("before", before), _frequencies("after", after)],
-        {**axes, "ylabel": "training examples", "title": "label frequencies"},
+        {**axes, "xscale": "log", "yscale": "log"},
     )
-    claim = "paper: static samplers, which count on a few frequent classes, fail; LSH does not care"
-    return common.run(study(after, settings, claim, before=(frequencies,), name="figure5"), settings)
+    return common.run(study(after, settings, CLAIM, frequencies), settings)
 
 
 def _frequencies(when: str, dataset: data.Dataset) -> common.Line:
     counts = dataset.label_counts(dataset.train)
-    distance = data.distance_from_uniform(counts)
-    heights = np.maximum(np.sort(counts)[::-1], 0.5)
-    return common.Line(f"{when}: {distance:.3f} from uniform", np.arange(1, len(counts) + 1), heights)
+    label = f"{when}: {len(dataset.train):,} examples, {data.distance_from_uniform(counts):.3f} from uniform"
+    return common.Line(label, np.arange(1, len(counts) + 1), np.maximum(np.sort(counts)[::-1], 0.5))

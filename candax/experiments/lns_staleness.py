@@ -62,8 +62,6 @@ class LNSStaleness(OnDataset):
     """How many best classes of an example."""
     num_batches: common.Count = 8
     """Batches of test examples at every measurement."""
-    out: common.Out = Path("runs/lns_staleness")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {
         "config": "toy",
@@ -82,14 +80,7 @@ class LNSStaleness(OnDataset):
         self.expect(self.num_batches >= 2, "--num-batches of 2 or more", "num_batches")
 
 
-COLUMNS = (
-    common.Column("after", "after"),
-    common.Column("near", "near"),
-    common.Column("tables", "kept"),
-    common.Column("steps", "steps"),
-    common.Column("recall", "recall", ".2f"),
-    common.Column("built anew", "fresh_recall", ".2f"),
-)
+COLUMNS = common.columns(after="", near="", kept="", steps="", recall=".2f", fresh_recall=".2f")
 
 
 def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
@@ -117,7 +108,11 @@ def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
             model.head.use(lsh(near, kept), losses.css)
             options = {"num_steps": settings.steps, "every": settings.every, "top_k": settings.top_k}
             key = jax.random.key(settings.seed)
-            return _plain(measure_staleness(model, optimizer, training.batches, tests, key=key, **options))
+            found = measure_staleness(model, optimizer, training.batches, tests, key=key, **options)
+            figures = {name: getattr(found, name) for name in ("recall", "fresh_recall", "lost")}
+            values = {name: measure.value for name, measure in figures.items()}
+            errors = {f"{name}_error": measure.standard_error for name, measure in figures.items()}
+            return {"steps": found.steps, **values, **errors, "curve": {"step": found.steps, **values}}
 
         return common.Method({"after": after, "near": near, "kept": kept}, run)
 
@@ -127,8 +122,7 @@ def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
         [measured(*plan) for plan in itertools.product(after, settings.near, KEPT)],
         COLUMNS,
         [_panel(steps) for steps in after],
-        caption="at so many steps since the refresh",
-        picture="staleness.png",
+        caption="recall at so many steps since the refresh, and fresh: with tables built anew at that moment",
     )
     return common.run(study, settings)
 
@@ -152,13 +146,3 @@ def _test_batches(settings: LNSStaleness, dataset: data.Dataset, max_features: i
     rows = np.random.default_rng(settings.seed).permutation(len(dataset.test))[: settings.num_batches * batch_size]
     examples = data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
     return [batch for batch, _ in data.evaluation_batches(examples, batch_size, max_features)]
-
-
-def _plain(found: Any) -> dict[str, Any]:
-    figures = {name: getattr(found, name) for name in ("recall", "fresh_recall", "lost")}
-    return {
-        "steps": found.steps,
-        **{name: measure.value for name, measure in figures.items()},
-        **{f"{name}_error": measure.standard_error for name, measure in figures.items()},
-        "curve": {"step": found.steps, **{name: measure.value for name, measure in figures.items()}},
-    }

@@ -21,96 +21,82 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 """
 
 import dataclasses
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from candax import data
 from candax.experiments.lns_configurations import OnDataset
 from candax.experiments.lns_methods import METHODS, MethodName
 from candax.recipes import common
 
 SweepName = Literal["sparsity", "num_tables", "num_hashes"]
+VALUES: dict[SweepName, tuple[float, ...]] = {
+    "sparsity": (0.005, 0.05),
+    "num_tables": (4, 8, 16, 32, 64),
+    "num_hashes": (4, 6, 8, 10),
+}
+# Of sampled softmax in the first.
+STATIC = (0.005, 0.05, 0.2)
+TITLES: dict[SweepName, str] = {
+    "sparsity": "candidates / classes\npaper: LSH needs few, sampled softmax many",
+    "num_tables": "tables L\npaper: grows with L and saturates",
+    "num_hashes": "hash functions K per table\npaper: there is a best K",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweeps(OnDataset):
-    """Trains with one setting after another; prints a table, writes results.json and sweeps.png."""
+    """Trains with one setting after another; prints a table, writes results.json and a picture."""
 
-    tables: tuple[SweepName, ...] = ("sparsity", "num_tables", "num_hashes")
+    tables: tuple[SweepName, ...] = tuple(VALUES)
     """What to sweep: tables 4, 5 and 6, 7."""
+    values: tuple[common.Positive, ...] = ()
+    """To give what is swept, instead of the study's own."""
     methods: tuple[MethodName, ...] = ("lsh_embedding", "lsh_label", "lsh_logit")
     """LSH methods of table 4; the first and the last one are those of the other tables."""
-    sparsity: tuple[common.Share, ...] = (0.005, 0.05)
-    """Candidates as a share of all classes."""
-    static_sparsity: tuple[common.Share, ...] = (0.005, 0.05, 0.2)
-    """The same for sampled softmax."""
-    num_tables: tuple[common.Count, ...] = (4, 8, 16, 32, 64)
-    """L."""
-    num_hashes: tuple[common.Count, ...] = (4, 6, 8, 10)
-    """K."""
-    out: common.Out = Path("runs/lns_sweeps")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {
-        "config": "toy",
-        "epochs": 2,
+        **OnDataset.QUICK,
+        "epochs": 2.0,
+        "tables": ("sparsity", "num_hashes"),
+        "values": (0.5, 1.0),
         "methods": ("lsh_logit",),
-        "sparsity": (0.1, 0.5),
-        "static_sparsity": (0.5,),
-        "num_tables": (2,),
-        "num_hashes": (3,),
     }
-
-
-COLUMNS = (
-    common.Column("sweep", "sweep"),
-    common.Column("method", "method"),
-    common.Column("value", "value", "g"),
-    common.Column("candidates", "num_sampled", ","),
-    common.Column("P@1", "p_at_1", ".3f"),
-    common.Column("P@5", "p_at_5", ".3f"),
-    common.Column("ms/step", "ms_per_step", ".1f"),
-)
-AXES: dict[SweepName, dict[str, str]] = {
-    "sparsity": {"xlabel": "candidates / classes", "title": "paper: LSH needs few, sampled softmax many"},
-    "num_tables": {"xlabel": "tables L", "title": "paper: grows with L and saturates"},
-    "num_hashes": {"xlabel": "hash functions K per table", "title": "paper: there is a best K"},
-}
 
 
 def sweeps(settings: Sweeps) -> list[common.Row]:
     """Runs the study; a row for each trained model."""
     settings = settings.ready()
     dataset = settings.load()
-    methods = [_method(settings, dataset, *plan) for plan in _plans(settings)]
-    panels = [_panel(sweep) for sweep in settings.tables]
-    title = f"{dataset.name}: {dataset.num_classes:,} classes"
-    return common.run(common.Study(title, methods, COLUMNS, panels, picture="sweeps.png"), settings)
+    training = settings.training(dataset, curve_examples=None)
 
+    def method(sweep: SweepName, name: MethodName, value: float) -> common.Method:
+        changes: dict[str, Any] = {sweep: value if sweep == "sparsity" else int(value)}
+        configuration = dataclasses.replace(settings.configuration, **changes)
+        number = configuration.num_sampled(dataset.num_classes)
+        labels = {"sweep": sweep, "method": name, "value": value, "num_sampled": number}
+        return common.Method(labels, training.by(*METHODS[name](configuration, number), f"{name}, {sweep} {value:g}"))
 
-def _panel(sweep: SweepName) -> common.Panel:
-    axes = {"ylabel": "precision at 1 on test data", "xscale": "linear" if sweep == "num_hashes" else "log"}
-    return common.Panel(common.sweep("value", "p_at_1", where=lambda row: row["sweep"] == sweep), axes | AXES[sweep])
+    study = common.Study(
+        f"{dataset.name}: {dataset.num_classes:,} classes",
+        [method(*plan) for plan in _plans(settings)],
+        common.columns(sweep="", method="", value="g", num_sampled=",", p_at_1=".3f", p_at_5=".3f", ms_per_step=".1f"),
+        [_panel(sweep) for sweep in settings.tables],
+    )
+    return common.run(study, settings)
 
 
 def _plans(settings: Sweeps) -> list[tuple[SweepName, MethodName, float]]:
     """Sweep, method, value."""
-    ends = dict.fromkeys((settings.methods[0], settings.methods[-1]))
     plans: list[tuple[SweepName, MethodName, float]] = []
-    plans += [("sparsity", method, share) for method in settings.methods for share in settings.sparsity]
-    plans += [("sparsity", "sampled_softmax", share) for share in settings.static_sparsity]
-    for method in ends:
-        plans += [("num_tables", method, number) for number in settings.num_tables]
-        plans += [("num_hashes", method, number) for number in settings.num_hashes]
-    return [plan for plan in plans if plan[0] in settings.tables]
+    for sweep in settings.tables:
+        ends = dict.fromkeys((settings.methods[0], settings.methods[-1]))
+        methods = settings.methods if sweep == "sparsity" else tuple(ends)
+        plans += [(sweep, method, value) for method in methods for value in settings.values or VALUES[sweep]]
+        if sweep == "sparsity":
+            plans += [(sweep, "sampled_softmax", value) for value in settings.values or STATIC]
+    return plans
 
 
-def _method(
-    settings: Sweeps, dataset: data.Dataset, sweep: SweepName, method: MethodName, value: float
-) -> common.Method:
-    changes: dict[str, Any] = {sweep: value}
-    configuration = dataclasses.replace(settings.configuration, **changes)
-    number = configuration.num_sampled(dataset.num_classes)
-    labels = {"sweep": sweep, "method": method, "value": value, "num_sampled": number}
-    training = settings.training(dataset, curve_examples=None)
-    return common.Method(labels, training.by(*METHODS[method](configuration, number), f"{method}, {sweep} {value:g}"))
+def _panel(sweep: SweepName) -> common.Panel:
+    scale = "linear" if sweep == "num_hashes" else "log"
+    axes = {"title": TITLES[sweep], "xscale": scale, "ylabel": "precision at 1 on test data"}
+    return common.Panel(common.sweep("value", "p_at_1", where=lambda row: row["sweep"] == sweep), axes)

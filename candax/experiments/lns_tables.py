@@ -26,8 +26,6 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 """
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from candax import data
@@ -36,17 +34,17 @@ from candax.experiments.lns_methods import METHODS, MethodName
 from candax.recipes import common
 from candax.recipes.extreme import problem
 
+CLAIM = "paper: LSH follows full softmax epoch by epoch at a fraction of its time, static samplers lag"
+
 
 @dataclasses.dataclass(frozen=True)
 class Tables(OnDataset):
-    """Trains by every method; prints a table, writes results.json and figure4.png."""
+    """Trains by every method; prints a table, writes results.json and a picture (figure 4)."""
 
     methods: tuple[MethodName, ...] = tuple(METHODS)
     """Methods beside full softmax."""
     curve_examples: common.Count = problem.CURVE_EXAMPLES
     """Test examples behind every point of the curves; the table's figures are of the whole test set."""
-    out: common.Out = Path("runs/lns_tables")
-    """Folder for results.json and the picture."""
 
     QUICK: ClassVar = {**OnDataset.QUICK, "methods": ("lsh_embedding", "sampled_softmax", "lsh_logit_with_tail")}
 
@@ -54,13 +52,10 @@ class Tables(OnDataset):
 def tables(settings: Tables) -> list[common.Row]:
     """Runs the study; the rows of the table, full softmax first."""
     settings = settings.ready()
-    claim = "paper: LSH follows full softmax epoch by epoch at a fraction of its time, static samplers lag"
-    return common.run(study(settings.load(), settings, claim), settings)
+    return common.run(study(settings.load(), settings, CLAIM), settings)
 
 
-def study(
-    dataset: data.Dataset, settings: Tables, claim: str, before: Sequence[common.Panel] = (), name: str = "figure4"
-) -> common.Study:
+def study(dataset: data.Dataset, settings: Tables, claim: str, *before: common.Panel) -> common.Study:
     """The same on a data set given, with panels before those of the curves."""
     configuration = settings.configuration
     number = configuration.num_sampled(dataset.num_classes)
@@ -73,5 +68,4 @@ def study(
         (*before, *problem.PANELS),
         claim,
         problem.CAPTION,
-        picture=f"{name}.png",
     )

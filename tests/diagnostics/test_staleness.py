@@ -152,7 +152,7 @@ def test_bad_numbers_and_divergence_are_refused():
     with pytest.raises(ValueError, match="top_k from 1 to 60"):
         measured(top_k=61)
     with pytest.raises(ValueError, match="a head with a sampler"):
-        measured(nodes=(cx.Head(60, 8, rngs=nnx.Rngs(0)), None))
+        measured(nodes=(cx.Head(60, 8, rngs=nnx.Rngs(0)), built(None)[1]))
     with pytest.raises(ValueError, match=r"2 batches or more to measure .* got 1"):
         measured(on=MEASURED[:1])
     with pytest.raises(ValueError, match="expected labels of batch 1 of those to measure in 0"):

@@ -9,7 +9,7 @@ from candax.diagnostics.head_profile import PARTS
 from candax.experiments import ann_methods
 from candax.experiments.ann_dataset import ANNDataset, ann_dataset
 from candax.experiments.ann_profile import ANNProfile, ann_profile
-from candax.experiments.ann_recall import ANNRecall, ann_recall
+from candax.experiments.ann_recall import TITLES, VALUES, ANNRecall, ann_recall
 from candax.experiments.ann_scale import ANNScale, ann_scale
 from candax.experiments.ann_tables import ANNTables, ann_tables
 from candax.recipes.faces import Faces, make_problem
@@ -32,7 +32,7 @@ def test_tables_show_what_training_is_good_for(tmp_path):
     assert full["rank_1"] > 2 * untrained["rank_1"]
     assert full["top_1"] > 0.5
     assert ann["top_1"] > 0.8 * full["top_1"]
-    assert len(written(tmp_path, "tables")) == 3
+    assert len(written(tmp_path, "ann_tables")) == 3
 
 
 @pytest.mark.slow
@@ -52,24 +52,17 @@ def test_recall_is_higher_where_more_is_seen(tmp_path):
     few, everything = ann_recall(ANNRecall(quick=True, num_groups=2, out=tmp_path))
     assert few["k"] == everything["k"] == 30
     # Of 60 classes one sees 7, the other keeps 30 by their codes.
-    assert 0 < few["mean_recall"] < 0.25 < everything["mean_recall"] <= 1
-    assert [row["value"] for row in written(tmp_path, "recall")] == [0.1, 1.0]
+    assert 0 < few["recall"] < 0.25 < everything["recall"] <= 1
+    assert [row["value"] for row in written(tmp_path, "ann_recall")] == [0.1, 1.0]
 
 
 @pytest.mark.slow
-def test_every_sweep_changes_what_it_names(tmp_path):
-    settings = ANNRecall(
-        quick=True,
-        sweeps=("method", "num_groups", "period", "num_centers", "hm_num", "num_kept"),
-        num_tables=(2,),
-        groups=(1, 4),
-        periods=(0.1, 1.0),
-        centers=(2, 4),
-        hm_num=(0.5,),
-        num_kept=(1.0,),
-        out=tmp_path,
-    )
-    rows = ann_recall(settings)
+def test_every_sweep_changes_what_it_names(tmp_path, monkeypatch):
+    sizes = {**ANNRecall.QUICK, "rate": 0.4, "sweeps": tuple(TITLES), "values": ()}
+    few = {"method": (2,), "num_groups": (1, 4), "period": (0.1, 1), "num_centers": (2, 4), "hm_num": (0.5,)}
+    for sweep, values in (few | {"num_kept": (1.0,)}).items():
+        monkeypatch.setitem(VALUES, sweep, values)
+    rows = ann_recall(ANNRecall(**sizes, out=tmp_path))
     assert [(row["sweep"], row["method"], row["value"]) for row in rows] == [
         ("method", "full_softmax", None),
         ("method", "partial_fc", None),
@@ -85,8 +78,8 @@ def test_every_sweep_changes_what_it_names(tmp_path):
         ("hm_num", "ann_softmax", 0.5),
         ("num_kept", "ann_softmax", 1.0),
     ]
-    assert rows[0]["mean_recall"] is None
-    assert rows[1]["mean_recall"] < 0.7
+    assert rows[0]["recall"] is None
+    assert rows[1]["recall"] < 0.7
 
 
 @pytest.mark.slow
@@ -96,7 +89,7 @@ def test_scale_trains_all_sizes_and_seeds(tmp_path):
         (6, "partial_fc", 4, 2),
         (60, "partial_fc", 4, 2),
     ]
-    assert len(written(tmp_path, "scale")) == 4
+    assert len(written(tmp_path, "ann_scale")) == 4
 
 
 def test_a_warm_start_knows_classes_that_it_was_not_trained_on(tmp_path):
@@ -106,7 +99,7 @@ def test_a_warm_start_knows_classes_that_it_was_not_trained_on(tmp_path):
     assert (start["method"], start["steps"], trained["method"], trained["steps"]) == ("start", 0, "partial_fc", 2)
     # Means of embeddings of an encoder that was not trained are at .61.
     assert start["top_1"] > 0.75
-    assert len(written(tmp_path, "scale")) == 2
+    assert len(written(tmp_path, "ann_scale")) == 2
 
 
 @pytest.mark.slow
@@ -114,9 +107,9 @@ def test_profile_times_every_part(tmp_path):
     full, ann, *curves = ann_profile(ANNProfile(quick=True, out=tmp_path))
     assert {part for part in PARTS if full[part] == 0} == {"retrieval", "build"}
     assert all(ann[part] > 0 for part in PARTS)
-    assert min(full["scratch"], full["state"]) > 0
+    assert min(full["scratch_mb"], full["state_mb"]) > 0
     assert [row["method"] for row in curves] == ["full_softmax", "ann_softmax"]
-    assert len(written(tmp_path, "profile")) == 4
+    assert len(written(tmp_path, "ann_profile")) == 4
 
 
 @pytest.mark.slow
@@ -124,7 +117,7 @@ def test_methods_train_on_a_data_set(tmp_path):
     full, ann = ann_dataset(ANNDataset(quick=True, out=tmp_path))
     assert full["p_at_1"] > 0.9
     assert ann["p_at_1"] > 0.8
-    assert len(written(tmp_path, "dataset")) == 2
+    assert len(written(tmp_path, "ann_dataset")) == 2
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ def test_errors_are_the_expected_ones(tmp_path):
     for method, expected in EXPECTED.items():
         assert [error[method, s] for s in SAMPLES] == pytest.approx(expected, rel=0.2)
     assert all(error["standard IS", s] > 50 * error["CSS-IS", s] for s in SAMPLES)
-    assert (tmp_path / "figure1.png").stat().st_size > 10_000
+    assert (tmp_path / "css_figure1.png").stat().st_size > 10_000
 
 
 def test_too_few_problems_are_refused(tmp_path):

@@ -25,7 +25,7 @@ from candax.experiments.softmax_regression import (
 def rows_2a(tmp_path_factory):
     out = tmp_path_factory.mktemp("figure2a")
     rows = figure2a(Figure2a(quick=True, out=out))
-    assert (out / "figure2a.png").stat().st_size > 10_000
+    assert (out / "css_figure2a.png").stat().st_size > 10_000
     assert len(json.loads((out / "results.json").read_text())["rows"]) == len(rows) == 11
     return {row["method"]: row for row in rows}
 
@@ -70,7 +70,7 @@ def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path):
     entropy = [row["entropy"] for row in rows if row["panel"] == "control, samples"]
     assert entropy == sorted(entropy)
     assert len(entropy) == 3
-    assert (tmp_path / "figure2b.png").stat().st_size > 10_000
+    assert (tmp_path / "css_figure2b.png").stat().st_size > 10_000
 
 
 def test_training_is_gradient_descent_with_momentum():

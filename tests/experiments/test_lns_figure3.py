@@ -126,17 +126,17 @@ def test_the_study_leaves_what_it_measured(tmp_path):
     before, after = ({row["distribution"]: row for row in rows if row["when"] == when} for when in times)
     assert list(before)[:4] == ["target", "uniform", "log_uniform", "unigram"]
     assert len(before) == len(after) == 4 + 2 * (2 + 2 + 1)
-    assert before["target"]["total_variation"] == after["target"]["total_variation"] == 0
-    assert before["uniform"]["total_variation"] < 0.1  # an untrained model prefers nothing
-    assert after["uniform"]["total_variation"] > 0.3
+    assert before["target"]["distance"] == after["target"]["distance"] == 0
+    assert before["uniform"]["distance"] < 0.1  # an untrained model prefers nothing
+    assert after["uniform"]["distance"] > 0.3
     near = after["LSH embedding, SimHash near logit, K = 32"]
-    assert near["total_variation"] < after["uniform"]["total_variation"]
+    assert near["distance"] < after["uniform"]["distance"]
     heights = after["target"]["curve"]["probability"]
     assert heights == sorted(heights, reverse=True)
-    assert before["uniform"]["num_found"] is None
-    assert 0 < after["LSH label, DWTA, K = 5"]["num_found"] < 20
+    assert before["uniform"]["found"] is None
+    assert 0 < after["LSH label, DWTA, K = 5"]["found"] < 20
     assert all(row["on_top"] == pytest.approx(1, abs=1e-5) for row in after.values())  # 100 of 20 classes
-    assert matplotlib.image.imread(tmp_path / "figure3.png").shape[1] > 1000
+    assert matplotlib.image.imread(tmp_path / "lns_figure3.png").shape[1] > 1000
 
 
 def test_it_trains_with_a_sampler_too_and_refuses_bad_numbers(tmp_path, monkeypatch):

@@ -24,20 +24,22 @@ def test_every_method_has_its_row_beside_full_softmax(tmp_path):
     assert all(row["curve"]["epoch"][-1] == pytest.approx(20) for row in rows)
     written = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["method"] for row in written] == methods
-    assert matplotlib.image.imread(tmp_path / "figure4.png").shape[0] > 300
+    assert matplotlib.image.imread(tmp_path / "lns_tables.png").shape[0] > 300
 
 
 @pytest.mark.slow
 def test_sweeps_change_one_setting_at_a_time(tmp_path):
-    rows = sweeps(Sweeps(quick=True, out=tmp_path))
+    rows = sweeps(Sweeps(quick=True, tables=("sparsity",), out=tmp_path / "a"))
+    rows += sweeps(Sweeps(quick=True, tables=("num_hashes",), values=(1, 2), out=tmp_path))
     assert [(row["sweep"], row["method"], row["value"], row["num_sampled"]) for row in rows] == [
-        ("sparsity", "lsh_logit", 0.1, 2),
         ("sparsity", "lsh_logit", 0.5, 10),
+        ("sparsity", "lsh_logit", 1.0, 20),
         ("sparsity", "sampled_softmax", 0.5, 10),
-        ("num_tables", "lsh_logit", 2, 8),
-        ("num_hashes", "lsh_logit", 3, 8),
+        ("sparsity", "sampled_softmax", 1.0, 20),
+        ("num_hashes", "lsh_logit", 1, 8),
+        ("num_hashes", "lsh_logit", 2, 8),
     ]
-    assert matplotlib.image.imread(tmp_path / "sweeps.png").shape[0] > 300
+    assert matplotlib.image.imread(tmp_path / "lns_sweeps.png").shape[0] > 300
 
 
 def test_every_method_can_be_built_with_the_hyperparameters_of_every_data_set():
@@ -49,8 +51,8 @@ def test_every_method_can_be_built_with_the_hyperparameters_of_every_data_set():
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match="expected --dataset with the folder of yso-en's train and test files"):
         tables(Tables(config="yso-en"))
-    with pytest.raises(ValueError, match="--sparsity above 0 and at most 1"):
-        sweeps(Sweeps(sparsity=(2.0,)))
+    with pytest.raises(ValueError, match="--values above 0, got"):
+        sweeps(Sweeps(values=(-2.0,)))
 
 
 def test_flattened_data_are_trained_on(tmp_path, monkeypatch):
@@ -63,7 +65,7 @@ def test_flattened_data_are_trained_on(tmp_path, monkeypatch):
     rows = figure5(settings)
     assert [row["method"] for row in rows] == ["full_softmax", "sampled_softmax"]
     assert "tiny-uniform" in json.loads((tmp_path / "out" / "results.json").read_text())["title"]
-    assert matplotlib.image.imread(tmp_path / "out" / "figure5.png").shape[0] > 300
+    assert matplotlib.image.imread(tmp_path / "out" / "lns_figure5.png").shape[0] > 300
 
 
 @pytest.mark.slow
@@ -73,7 +75,7 @@ def test_recall_is_measured_for_every_way_to_keep_tables(tmp_path):
     for row in rows:
         assert row["steps"] == [0, 10, 20]
         assert row["lost"][0] == 0
-    assert matplotlib.image.imread(tmp_path / "staleness.png").shape[0] > 300
+    assert matplotlib.image.imread(tmp_path / "lns_staleness.png").shape[0] > 300
     for changes, message in (({"num_batches": 1}, "num-batches"), ({"after": (0,)}, "--after")):
         with pytest.raises(ValueError, match=message):
             lns_staleness(LNSStaleness(**changes))

@@ -105,7 +105,7 @@ def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):
     written = json.loads((tmp_path / "results.json").read_text())
     assert len(written["rows"]) == 8
     assert written["table"][3] == {"method": "other", "score": 10.5, "of_full": 10.5 / 20.5, "never": None}
-    assert matplotlib.image.imread(tmp_path / "study.png").shape[1] > 1000
+    assert matplotlib.image.imread(tmp_path / "test_common.png").shape[1] > 1000
     # With other settings it is another study.
     common.run(study(ran), dataclasses.replace(settings, num_classes=20))
     assert len(ran) == 16

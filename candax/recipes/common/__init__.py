@@ -8,6 +8,7 @@ from candax.recipes.common.report import (
     Panel,
     bars,
     below,
+    columns,
     curves,
     dots,
     level,

@@ -59,6 +59,16 @@ class Column:
         return format(value, self.format) if isinstance(value, int | float) else str(value)
 
 
+def columns(**formats: str) -> list[Column]:
+    """Columns by the names of figures, with their formats; headings are the names.
+
+    Example:
+        >>> [column.heading for column in columns(method="", ms_per_step=".1f")]
+        ['method', 'ms per step']
+    """
+    return [Column(name.replace("_", " "), name, form) for name, form in formats.items()]
+
+
 def relative(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
     """A figure as a multiple of that of the method ``to``, among rows with the ``same`` labels."""
 

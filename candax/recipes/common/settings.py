@@ -55,10 +55,15 @@ class Settings:
     """Sizes that take seconds, to see that all runs; sizes that are given stay."""
     seed: NonNegative = 0
     """Of everything that is drawn: initial values, batches and candidates."""
-    out: Out = Path("runs/study")
-    """Folder for results.json and the picture."""
+    out: Out = Path("runs")
+    """Folder for results.json and the picture; by default one in runs/ with the study's name."""
 
     QUICK: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """That of the study's module."""
+        return type(self).__module__.rpartition(".")[2]
 
     def ready(self: S) -> S:
         """The settings to run with: with the quick sizes where they are asked for, and checked.
@@ -69,6 +74,8 @@ class Settings:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         unset = {name: value for name, value in self.QUICK.items() if getattr(self, name) == defaults[name]}
         settings = dataclasses.replace(self, **unset) if self.quick else self
+        if settings.out == defaults["out"] == Path("runs"):
+            settings = dataclasses.replace(settings, out=settings.out / settings.name)
         settings.check()
         return settings
 

@@ -46,7 +46,7 @@ class Study:
         claim: the paper's, under the picture's title.
         caption: under the table.
         reference: the label of lines that are drawn in black, such as the full softmax's.
-        picture: name of its file.
+        picture: name of its file; default: that of the study's module.
         may_change: names of settings that choose methods: a study that goes on may have others of them.
     """
 
@@ -57,7 +57,7 @@ class Study:
     claim: str = ""
     caption: str | None = None
     reference: str = "full_softmax"
-    picture: str = "study.png"
+    picture: str = ""
     may_change: Sequence[str] = ()
 
 
@@ -69,7 +69,7 @@ def run(study: Study, settings: Settings) -> list[Row]:
 
     Args:
         study: what to run.
-        settings: the seeds and sizes it was made with; only ``out`` is read.
+        settings: the seeds and sizes it was made with.
 
     Returns:
         A row for each method: its labels, its figures, and those of columns that are computed from several rows.
@@ -100,8 +100,9 @@ def run(study: Study, settings: Settings) -> list[Row]:
     wide = max(console.width, console.measure(found).minimum)
     Console(width=wide).print(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
-    report.draw(title, study.panels, shown, study.reference, out / study.picture)
-    console.print(f"wrote {out / 'results.json'} and {out / study.picture}")
+    picture = out / (study.picture or f"{settings.name}.png")
+    report.draw(title, study.panels, shown, study.reference, picture)
+    console.print(f"wrote {out / 'results.json'} and {picture}")
     return shown
 
 
