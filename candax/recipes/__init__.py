@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from candax.recipes import extreme as extreme
+    from candax.recipes import faces as faces
     from candax.recipes import links as links
     from candax.recipes import retrieval as retrieval
     from candax.recipes import words as words
 
-_ROOMS = ("extreme", "links", "retrieval", "words")
+_ROOMS = ("extreme", "faces", "links", "retrieval", "words")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.entrants import Contest, columns, entrants, panels
+from candax.recipes.common.entrants import Contest, contest_columns, contest_panels, entrants
 from candax.recipes.common.heads import plain_head
 from candax.recipes.common.report import (
     Column,
@@ -53,13 +53,14 @@ __all__ = [
     "bars",
     "below",
     "columns",
+    "contest_columns",
+    "contest_panels",
     "curves",
     "dots",
     "entrants",
     "first_finite",
     "level",
     "over",
-    "panels",
     "plain_head",
     "reached",
     "reaching",

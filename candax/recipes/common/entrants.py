@@ -129,7 +129,7 @@ def entrants(contest: Contest, training: Training, num_classes: int) -> list[Met
     return found
 
 
-def columns(figures: Mapping[str, str]) -> tuple[Column, ...]:
+def contest_columns(figures: Mapping[str, str]) -> tuple[Column, ...]:
     """The table's columns, from the names of figures and their headings."""
     return (
         Column("method", "method"),
@@ -140,7 +140,7 @@ def columns(figures: Mapping[str, str]) -> tuple[Column, ...]:
     )
 
 
-def panels(score: str, meaning: str) -> tuple[Panel, ...]:
+def contest_panels(score: str, meaning: str) -> tuple[Panel, ...]:
     """A score over the time and over the passes of training."""
     time = {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": meaning}
     return (

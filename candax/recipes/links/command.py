@@ -87,8 +87,8 @@ def links(settings: Links) -> list[common.Row]:
         f"{graph.name}: links between {graph.num_entities:,} entities, {graph.num_relations} relations, "
         f"{len(graph.train):,} training triples, {len(asked):,} questions",
         common.entrants(settings, training, graph.num_entities),
-        common.columns({"mrr": "MRR", "hits_at_1": "H@1", "hits_at_3": "H@3", "hits_at_10": "H@10"}),
-        common.panels("mrr", "filtered mean reciprocal rank"),
+        common.contest_columns({"mrr": "MRR", "hits_at_1": "H@1", "hits_at_3": "H@3", "hits_at_10": "H@10"}),
+        common.contest_panels("mrr", "filtered mean reciprocal rank"),
         picture="links.png",
         may_change=("methods",),
     )

@@ -79,8 +79,8 @@ def retrieval(settings: Retrieval) -> list[common.Row]:
         f"{dataset.name}: next of {dataset.num_classes:,} items, {len(dataset.train):,} training and "
         f"{len(dataset.test):,} test examples",
         common.entrants(settings, training, dataset.num_classes),
-        common.columns({**figures, "indexed_recall_at_10": "R@10 by IVF-BQ"}),
-        common.panels("recall_at_10", "recall at 10 on test data"),
+        common.contest_columns({**figures, "indexed_recall_at_10": "R@10 by IVF-BQ"}),
+        common.contest_panels("recall_at_10", "recall at 10 on test data"),
         picture="retrieval.png",
         may_change=("methods",),
     )
