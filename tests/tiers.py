@@ -30,7 +30,7 @@ CI_ONLY: dict[str, set[str]] = {
     "recipes/test_diagnose.py": ALL,
     "experiments/test_lns_figure3.py": ALL,
     "experiments/test_lns_tables.py": ALL,
-    "recipes/test_entrants.py": ALL,
+    "recipes/test_contests.py": ALL,
     "recipes/test_word2vec_command.py": ALL,
     "experiments/test_word2vec_questions.py": ALL,
     "frontdoor/test_bad_input.py": {"test_labels_of_every_integer_type_are_taken[int8]"},

@@ -1,6 +1,6 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.entrants import Contest, contest_columns, contest_panels, entrants
+from candax.recipes.common.contest import Contest, contest_columns, contest_panels, entrants
 from candax.recipes.common.heads import plain_head
 from candax.recipes.common.report import (
     Column,

@@ -2,14 +2,15 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Shaped
 
 import candax as cx
 
 
 def plain_head(
-    num_classes: int, dim: int, counts: Float[Array, "num_classes"], *, seed: int, rngs: nnx.Rngs
+    num_classes: int, dim: int, counts: Shaped[np.ndarray, "num_classes"], *, seed: int, rngs: nnx.Rngs
 ) -> cx.Head:
     """A ``cx.Head`` whose biases start at 0, and whose draws follow from a seed.
 

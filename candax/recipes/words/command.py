@@ -105,6 +105,11 @@ class Analogy:
 
 # Changing these does not change what a run computes, so a run may go on under other values of them.
 _NO_PART_OF_IDENTITY = ("quick", "text", "out", "similarity", "analogies", "restrict", "formats", "checkpoint_every")
+# Settings that `train_word2vec` has too, under the same names.
+_AS_THEY_ARE = (
+    *("epochs", "direction", "window", "subsample", "batch_size", "seed", "checkpoint_every"),
+    *("dim", "k", "num_sampled", "power", "learning_rate"),
+)
 
 
 def word2vec(settings: Word2Vec) -> dict[str, Any]:
@@ -118,11 +123,9 @@ def word2vec(settings: Word2Vec) -> dict[str, Any]:
     console = Console()
     console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
     values = dataclasses.asdict(settings)
-    same = ("epochs", "direction", "window", "subsample", "batch_size", "seed", "checkpoint_every", "dim", "k")
-    same += ("num_sampled", "power", "learning_rate")
     trained = train_word2vec(
         text,
-        **{name: values[name] for name in same},
+        **{name: values[name] for name in _AS_THEY_ARE},
         folder=out,
         identity={name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY},
         on_start=lambda: write_atomically(out / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),

@@ -5,9 +5,10 @@ import json
 import matplotlib.image
 import numpy as np
 import pytest
-from candax.experiments.links import Links
-from candax.experiments.retrieval import Retrieval
 
+from candax.recipes.common import contest
+from candax.recipes.links.command import Links
+from candax.recipes.retrieval.command import Retrieval
 from tests.commands import fails, run
 
 METHODS = ("full_softmax", "in_batch+uniform")
@@ -65,7 +66,7 @@ def test_links_are_learned_from_another_relation(ring, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", entrants.METHODS)
+@pytest.mark.parametrize("method", contest.METHODS)
 def test_every_method_trains(ring, tmp_path, method):
     small = ("--methods", method, *SMALL[3:], "--epochs", 1, "--out", tmp_path / "out")
     run("experiment", "links", "--dataset", ring, *small)
@@ -86,6 +87,6 @@ def test_wrong_data_and_settings_end_in_one_line(walks, ring, tmp_path, capsys):
 
 
 def test_names_on_the_command_line_are_those_of_the_methods():
-    assert {"full_softmax", *entrants.METHODS} == set(entrants.MethodName.__args__)
+    assert {"full_softmax", *contest.METHODS} == set(contest.MethodName.__args__)
     Links().ready()
     Retrieval().ready()
