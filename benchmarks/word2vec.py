@@ -58,7 +58,7 @@ class Settings:
 
 def train_candax(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float]:
     """Vectors, and seconds of training without compilation."""
-    trained = cx.training.train_word2vec(
+    trained = cx.recipes.words.train_word2vec(
         text, epochs=settings.epochs, direction=settings.direction, dim=settings.dim, seed=seed
     )
     return trained.vectors, trained.records[-1]["seconds"]
@@ -117,18 +117,18 @@ def train(text: cx.data.Words, settings: Settings, library: str, seed: int) -> t
 
 def similarity_scores(path: Path, runs: list[cx.data.WordVectors]) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
     """From numbers of pairs to each run's score on these pairs; and how many pairs there are."""
-    found = [cx.training.word_similarity(vectors, path) for vectors in runs]
+    found = [cx.recipes.words.word_similarity(vectors, path) for vectors in runs]
     judgements = found[0].judgements
 
     def scores(drawn: np.ndarray) -> np.ndarray:
-        return np.array([cx.training.word_scores.spearman(one.cosines[drawn], judgements[drawn]) for one in found])
+        return np.array([cx.recipes.words.scores.spearman(one.cosines[drawn], judgements[drawn]) for one in found])
 
     return scores, len(judgements)
 
 
 def analogy_scores(path: Path, runs: list[cx.data.WordVectors]) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
     """The same with questions that are answered or not."""
-    answers = [cx.training.word_analogies(vectors, path) for vectors in runs]
+    answers = [cx.recipes.words.word_analogies(vectors, path) for vectors in runs]
     right = np.array([np.concatenate(list(one.right.values())) for one in answers])
     return lambda drawn: right[:, drawn].mean(1), right.shape[1]
 

@@ -18,6 +18,7 @@ from . import (
 )
 from . import (
     models as models,
+    recipes as recipes,
 )
 from . import (
     rows as rows,

@@ -15,22 +15,22 @@ import tyro
 Commands = dict[str, tuple[str, str, str, str]]
 COMMANDS: Commands = {
     "compare": (
-        "candax.experiments.compare",
+        "candax.recipes.extreme.compare",
         "Compare",
         "compare",
         "Trains full softmax and pairs of a sampler and a loss on the same data; a table and a picture.",
     ),
-    "train": ("candax.experiments.train", "Train", "train", "Trains one model, with checkpoints."),
-    "evaluate": ("candax.experiments.train", "Evaluate", "evaluate", "Measures the newest checkpoint of a run."),
+    "train": ("candax.recipes.extreme.train", "Train", "train", "Trains one model, with checkpoints."),
+    "evaluate": ("candax.recipes.extreme.train", "Evaluate", "evaluate", "Measures the newest checkpoint of a run."),
     "diagnose": (
-        "candax.experiments.diagnose",
+        "candax.recipes.extreme.diagnose",
         "Diagnose",
         "diagnose",
         "Bias and variance of samplers and losses, on a run or on arrays in a file.",
     ),
-    "word2vec": ("candax.experiments.word2vec", "Word2Vec", "word2vec", "Trains word vectors on a text."),
-    "neighbors": ("candax.experiments.word2vec", "Neighbors", "neighbors", "The nearest words of a vector file."),
-    "analogy": ("candax.experiments.word2vec", "Analogy", "analogy", "a is to b as c is to which word?"),
+    "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
+    "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
+    "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),
     "export": (
         "candax.training.saved",
         "Export",
@@ -58,8 +58,8 @@ EXPERIMENTS: Commands = {
     ),
     "lns-figure5": ("candax.experiments.lns_figure5", "Figure5", "figure5", "Data with flattened label frequencies."),
     "lns-staleness": ("candax.experiments.lns_staleness", "LNSStaleness", "lns_staleness", "How fast indices age."),
-    "retrieval": ("candax.experiments.retrieval", "Retrieval", "retrieval", "Two towers: which item is next."),
-    "links": ("candax.experiments.links", "Links", "links", "Link prediction in a graph."),
+    "retrieval": ("candax.recipes.retrieval.command", "Retrieval", "retrieval", "Two towers: which item is next."),
+    "links": ("candax.recipes.links.command", "Links", "links", "Link prediction in a graph."),
     "word2vec-questions": (
         "candax.experiments.word2vec_questions",
         "Word2VecQuestions",

@@ -27,11 +27,11 @@ CI_ONLY: dict[str, set[str]] = {
     "experiments/test_css_figure1.py": ALL,
     "experiments/test_css_figure2.py": ALL,
     "experiments/test_css_figure3.py": ALL,
-    "experiments/test_diagnose.py": ALL,
+    "recipes/test_diagnose.py": ALL,
     "experiments/test_lns_figure3.py": ALL,
     "experiments/test_lns_tables.py": ALL,
-    "experiments/test_side_by_side.py": ALL,
-    "experiments/test_word2vec.py": ALL,
+    "recipes/test_contests.py": ALL,
+    "recipes/test_word2vec_command.py": ALL,
     "experiments/test_word2vec_questions.py": ALL,
     "frontdoor/test_bad_input.py": {"test_labels_of_every_integer_type_are_taken[int8]"},
     "frontdoor/test_composition.py": {
@@ -139,5 +139,5 @@ CI_ONLY: dict[str, set[str]] = {
         "test_cost_does_not_grow_with_the_number_of_classes[log_uniform-False]",
         "test_training_learns",
     },
-    "training/test_word2vec.py": ALL,
+    "recipes/test_word2vec.py": ALL,
 }

@@ -29,11 +29,6 @@ class SkipGramBatch(NamedTuple):
     words: Int32[np.ndarray, "R L"]
     labels: Int32[np.ndarray, "B T"]
 
-    @property
-    def label_runs(self) -> Any:
-        """The runs that the labels are neighbours in: ``words``, as an array of JAX within a jitted function."""
-        return self.words
-
 
 class CBOWBatch(NamedTuple):
     """R runs of L words; every word is to be predicted from those around it.

@@ -2,13 +2,13 @@
 
     candax experiment word2vec-questions
     candax experiment word2vec-questions TEXT --max-words 3000000 --similarity PAIRS... --analogies QUESTIONS...
-    candax experiment word2vec-questions --questions power correction --seeds 0 1 2
+    candax experiment word2vec-questions --questions power correction --seeds 3
 
 Skip-gram is trained once for every variant and seed; variants that several questions compare are trained once:
 
-* k: 1, 5, 20, 100, 1000 noise words a pair, as weight of the noise and as the number that a run of words shares (64 or
-  more). Beyond 20 the learning rate falls as 20 / k, or else training diverges: so large k learns slowly.
-* draws: 1 to 1000 words shared that stand for 5 a pair: what more draws of the same noise are worth.
+* k: 1, 5, 20, 100, 1000 noise words per pair, as weight of the noise and as the number that a run of words shares (64
+  or more). Beyond 20 the learning rate falls as 20 / k, or else training diverges: so large k learns slowly.
+* draws: 1 to 1000 words shared that stand for 5 per pair: what more draws of the same noise are worth.
 * power: the exponent of the noise's frequencies, 0, .25, .5, .75, 1.
 * in_batch: the neighbours of other words in the batch as noise, against as many explicit draws.
 * hard: for every place up to 8 words whose vectors lie near the word's (LSH), alone and beside 8 of noise;
@@ -31,35 +31,45 @@ exponents 0 to 1; in-batch as explicit noise (.19, .18); hard negatives -.02 alo
 .174 and NCE without them .169, at less than half the speed; SimLex .11 with corrected losses, .08 without; theory:
 correlation .998, slope .99.
 
-It writes results.json after every training, a table, and a picture a question. A run that was cut off goes on when it
-is started again; a training whose loss is no longer finite is shown as diverged.
+It writes results.json after every training, a table, and a picture for each question. A run that was cut off goes on
+when it is started again; a training whose loss is no longer finite is counted as diverged.
 """
 
 import dataclasses
-import json
-import math
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import tyro
+from flax import nnx
 from rich.console import Console
 
-from candax import data, training
-from candax.experiments import setup, word2vec_measures, word2vec_tables, word2vec_theory
-from candax.experiments.word2vec import measure
-from candax.experiments.word2vec_variants import QUESTIONS, QuestionName, Setting, options
-from candax.files import replacing
-from candax.training.metrics_log import write_atomically
+from candax import data
+from candax.diagnostics.report import with_error
+from candax.experiments import word2vec_theory
+from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName, Setting, options
+from candax.recipes import common, words
+from candax.recipes.common import report
+from candax.recipes.words import measures
+from candax.recipes.words.scores import file_scores
+from candax.recipes.words.training import vectors_of
 
 # Shares of training after which scores are taken.
 _CURVE = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _NUM_GROUPS = 4
+_GEOMETRY = {
+    "mrr_power": "frequency missing in logits",
+    "input_length": "length with frequency",
+    "output_length": "length of classes",
+    "mean_cosine": "mean cosine",
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class Word2VecQuestions:
-    """Trains word vectors in one way after another; prints tables, writes results.json and a picture a question."""
+class Word2VecQuestions(common.Settings):
+    """Trains word vectors in one way after another; prints tables, writes results.json and a picture per question."""
 
     text: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Text files, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
@@ -69,94 +79,117 @@ class Word2VecQuestions:
     """Files of analogies in the format of questions-words.txt."""
     questions: tuple[QuestionName, ...] = get_args(QuestionName)
     """Which to answer."""
-    seeds: tuple[int, ...] = (0, 1)
-    """Of the trainings; more make spreads more certain."""
-    max_words: int | None = None
+    seeds: common.Count = 2
+    """Trainings of each variant, with seeds from --seed on; more make spreads more certain."""
+    max_words: common.Count | None = None
     """Only so many of the first words of the text, held-out ones included."""
-    epochs: float = 1
+    epochs: common.Positive = 1
     """Passes over the text."""
-    theory_epochs: float = 20
+    theory_epochs: common.Positive = 20
     """Passes of question theory over the small text of its 200 words."""
-    dim: int = 100
+    dim: common.Count = 100
     """Coordinates of a vector."""
-    window: int = 5
+    window: common.Count = 5
     """The most words to either side."""
-    min_count: int = 5
+    min_count: common.Count = 5
     """Rarer words are left out."""
-    subsample: float = 1e-3
+    subsample: common.NotNegative = 1e-3
     """Share of the text from which on words are dropped at random; 0: none are."""
-    batch_size: int = 256
-    """Places a step, in four runs."""
-    num_sampled: int = 64
+    batch_size: common.Count = 256
+    """Places per step, in four runs."""
+    num_sampled: common.Count = 64
     """Candidates that a run shares, where the question is not another number."""
-    learning_rate: float = 0.025
+    learning_rate: common.Positive = 0.025
     """Of a single pair, to start with."""
     restrict: int = 30_000
     """The most frequent words that analogies may use."""
-    out: setup.Out = Path("runs/word2vec_questions")
+    out: common.Out = Path("runs/word2vec_questions")
     """Folder for results.json, the pictures, and nearest neighbours."""
+    QUICK: ClassVar = {"max_words": 30_000, "dim": 8, "seeds": 1, "questions": ("correction",)}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        runs = self.batch_size >= 2 * _NUM_GROUPS and self.batch_size % _NUM_GROUPS == 0
+        self.expect(runs, "--batch-size of 8 or more, a multiple of 4", "batch_size")
+        self.expect(bool(self.questions), "one question or more", "questions")
 
 
-# What a results.json must share with a run that goes on with it.
-_IDENTITY = ("epochs", "theory_epochs", "dim", "window", "min_count", "subsample", "batch_size", "num_sampled",
-             "learning_rate", "restrict")  # fmt: skip
-
-
-def word2vec_questions(settings: Word2VecQuestions) -> dict[str, Any]:
-    """Trains what is missing, writes everything, and returns what results.json holds."""
-    _check(settings)
+def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
+    """Trains what is missing, writes everything, and returns the rows of variants."""
+    settings = settings.ready()
     for path in (*settings.similarity, *settings.analogies):
         path.open("rb").close()  # what cannot be read should fail now
     whole = data.text_words(settings.text, min_count=settings.min_count)
-    text, pairs = word2vec_measures.split(
+    text, pairs = measures.split(
         whole, settings.max_words, min_count=settings.min_count, window=settings.window, subsample=settings.subsample
     )
-    out = setup.writable_folder(settings.out)
-    console = Console()
-    about = f"{text.name}: {text.total:,} words, {text.num_words:,} of them different"
-    console.print(f"{about}; {len(pairs.words):,} pairs held out")
-    results = _begun(settings, text, out)
-    results["about"] = about
-    for question in settings.questions:
-        for seed in settings.seeds:
-            if question == "theory":
-                _theory(settings, text, seed, results, out)
-                continue
-            for variant in QUESTIONS[question].variants:
-                of_variant = results["runs"].setdefault(variant, {})
-                if str(seed) not in of_variant:
-                    console.print(f"{question}: {variant}, seed {seed}")
-                    of_variant[str(seed)] = _train(settings, text, pairs, variant, seed, out)
-                    _write(results, out)
-    if "correction" in settings.questions:
-        results["overlap"] = _overlaps(QUESTIONS["correction"].variants, settings.seeds, out)
-        _write(results, out)
-    word2vec_tables.show(results, settings.questions, settings.seeds, out, console)
-    return results
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    asked = {name: QUESTIONS[name] for name in settings.questions if name != "theory"}
+    rows: list[common.Row] = []
+    if asked:
+        rows = common.run(_study(settings, text, pairs, list(asked.values()), seeds), settings)
+        for name, question in asked.items():
+            _draw(name, question, [row for row in rows if row["method"] in question.variants], settings)
+        if "correction" in asked:
+            _print_geometry([row for row in rows if row["method"] in asked["correction"].variants], settings.out, seeds)
+    if "theory" in settings.questions:
+        of_theory = word2vec_theory.study(text, epochs=settings.theory_epochs, window=settings.window, seeds=seeds)
+        common.run(of_theory, dataclasses.replace(settings, out=settings.out / "theory"))
+    return rows
 
 
-def _train(
-    settings: Word2VecQuestions, text: data.Words, pairs: word2vec_measures.Pairs, variant: str, seed: int, out: Path
-) -> dict[str, Any]:
-    """One training: seconds, scores, the scores on the way, and geometry, as JSON values."""
-    rare = word2vec_measures.rare_words(text)
-    everything = np.ones(text.num_words, bool)
+def _study(
+    settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs, questions: list[Question], seeds: range
+) -> common.Study:
+    variants = list(dict.fromkeys(variant for question in questions for variant in question.variants))
+    of_seed = {seed: _batches(settings, text, seed) for seed in seeds}
+    return common.Study(
+        f"{text.name}: {text.total:,} words, {text.num_words:,} of them different; {len(pairs.words):,} pairs held out",
+        [
+            common.Method({"method": variant, "seed": seed}, _run(settings, text, pairs, of_seed[seed], variant, seed))
+            for variant in variants
+            for seed in seeds
+        ],
+        (
+            common.Column("variant", "method"),
+            *_columns(_scores(settings)),
+            common.Column("words/s", "words_per_second", ",.0f", _speed(text.total * settings.epochs)),
+            common.Column("diverged", "diverged", ".0%"),
+        ),
+        [common.Panel(common.curves("epoch", "mrr"), {"xlabel": "passes over the text", "ylabel": "held-out MRR"})],
+        reference="reference",
+        picture="variants.png",
+        may_change=("questions", "seeds", "theory_epochs"),
+    )
 
-    def scores(inputs: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
-        found: dict[str, float | None] = {}
-        for name, among in (("mrr", everything), ("mrr_rare", rare)):
-            rank = word2vec_measures.rank(inputs, outputs, pairs, among, text.counts)
-            found |= {name: _finite(rank.mrr), f"{name}_power": _finite(rank.power)}
-        vectors = data.WordVectors(text.words, np.nan_to_num(inputs))
-        files = measure(vectors, settings.similarity, settings.analogies, settings.restrict)
-        return found | {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
 
-    def evaluate(state: training.TrainState) -> dict[str, Any]:
-        # On the way to divergence squares overflow; that is found out below.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return scores(*(np.array(state.tables[name]) for name in ("encoder.words", "class_vectors")))
+def _scores(settings: Word2VecQuestions) -> dict[str, str]:
+    """Names and headings of the scores."""
+    files = [path.stem for path in (*settings.similarity, *settings.analogies)]
+    return {"mrr": "held-out MRR", "mrr_rare": "MRR of rare words", **dict(zip(files, files, strict=True))}
 
-    batches = training.word2vec_batches(
+
+def _columns(headings: Mapping[str, str]) -> list[common.Column]:
+    return [common.Column(heading, f"{name}_over_seeds", of=_over_seeds(name)) for name, heading in headings.items()]
+
+
+def _over_seeds(name: str) -> Any:
+    """The mean, and in brackets the standard deviation in units of its last digit."""
+
+    def of(row: common.Row, rows: Sequence[common.Row]) -> str:
+        values = np.array(row.get(f"{name}_by_seed", ()))
+        return with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0) if len(values) else "diverged"
+
+    return of
+
+
+def _speed(number: float) -> Any:
+    return lambda row, rows: number / row["seconds"] if row.get("seconds") else None
+
+
+def _batches(settings: Word2VecQuestions, text: data.Words, seed: int) -> data.WindowBatches:
+    return words.word2vec_batches(
         text,
         batch_size=settings.batch_size,
         seed=seed,
@@ -164,124 +197,91 @@ def _train(
         subsample=settings.subsample,
         run_length=settings.batch_size // _NUM_GROUPS,
     )
+
+
+def _run(
+    settings: Word2VecQuestions,
+    text: data.Words,
+    pairs: measures.Pairs,
+    batches: data.WindowBatches,
+    variant: str,
+    seed: int,
+) -> common.Run:
+    """Trains one variant; a training that diverges says so in its row."""
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
     labels = (settings.batch_size - batches.run_length) * 2 * settings.window
     setting = Setting(text.num_words, settings.num_sampled, _NUM_GROUPS, labels, settings.learning_rate)
-    program, _ = training.word2vec_program(batches, num_steps, dim=settings.dim, seed=seed, **options(variant, setting))
-    state = program.init(seed)
-    if any(map(program.schedule, range(num_steps))):
-        state = program.refresh(state)  # compiled now and not on the clock
-    points = {max(1, round(share * num_steps)) for share in _CURVE}
-    try:
-        state, records = training.fit_program(
-            program,
-            state,
-            batches,
-            num_steps=num_steps,
-            log_every=200,
-            evaluate=evaluate,
-            evaluate_at=points.__contains__,
-            description="words",
-            unit=("words", text.total / (batches.batches_per_epoch * settings.batch_size)),
-        )
-    except FloatingPointError as error:
-        return {"diverged": str(error)}
-    inputs, outputs = (np.array(state.tables[name]) for name in ("encoder.words", "class_vectors"))
-    curve = [record for record in records if "mrr" in record]
-    if curve[-1]["mrr"] is None:
-        return {"diverged": "a vector is no longer finite"}
-    with replacing(_neighbours(out, variant, seed)) as file:
-        np.save(file, word2vec_measures.nearest(inputs))
-    seconds = curve[-1]["seconds"]
-    return {
-        "seconds": seconds,
-        "words_per_second": text.total * settings.epochs / seconds if seconds else None,
-        "steps": num_steps,
-        "loss": next(record["loss"] for record in reversed(records) if "loss" in record),
-        "scores": {name: number for name, number in curve[-1].items() if name not in ("step", "seconds")},
-        "curve": [{**record, "words": record["step"] / num_steps * text.total * settings.epochs} for record in curve],
-        "geometry": {
-            name: _finite(number)
-            for name, number in word2vec_measures.geometry(inputs, outputs, text.counts)._asdict().items()
-        },
-    }
+    chosen = options(variant, setting)
+    measure = functools.partial(_measure, settings, text, pairs)
+
+    def at_end(model: nnx.Module) -> dict[str, Any]:
+        inputs, outputs = vectors_of(model)
+        found = measure(model)
+        if not np.isfinite(found["mrr"]):
+            raise FloatingPointError("a vector is no longer finite.")
+        measures.save_nearest(settings.out, variant, seed, inputs)
+        return found | measures.geometry(inputs, outputs, text.counts)._asdict()
+
+    train = common.Training(
+        lambda *_: words.word2vec_model(batches, num_steps, dim=settings.dim, seed=seed, **chosen),
+        batches,
+        num_steps,
+        at_end,
+        measure,
+        _CURVE,
+        words.word2vec_step_loss,
+    ).by(chosen.get("sampler"), words.word2vec_loss(1), f"{variant}, seed {seed}")
+
+    def run(folder: Path | None) -> dict[str, Any]:
+        try:
+            return {**train(folder), "diverged": 0}
+        except FloatingPointError:
+            return {"diverged": 1}
+
+    return run
 
 
-def _theory(settings: Word2VecQuestions, text: data.Words, seed: int, results: dict[str, Any], out: Path) -> None:
-    small = None
-    for case, (k, power) in word2vec_theory.CASES.items():
-        of_case = results["theory"].setdefault(case, {})
-        if str(seed) not in of_case:
-            small = word2vec_theory.small_text(text) if small is None else small
-            of_case[str(seed)] = word2vec_theory.theory(
-                small, k=k, power=power, epochs=settings.theory_epochs, window=settings.window, seed=seed
-            )
-            _write(results, out)
+def _measure(
+    settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs, model: nnx.Module
+) -> dict[str, float]:
+    inputs, outputs = vectors_of(model)
+    found: dict[str, float] = {}
+    # On the way to divergence squares overflow; that is found out at the end.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, among in (("mrr", np.ones(text.num_words, bool)), ("mrr_rare", measures.rare_words(text))):
+            found[name], found[f"{name}_power"] = measures.rank(inputs, outputs, pairs, among, text.counts)
+        vectors = data.WordVectors(text.words, np.nan_to_num(inputs))
+        files = file_scores(vectors, settings.similarity, settings.analogies, settings.restrict)
+    scores = {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
+    return found | {name: float("nan") if score is None else score for name, score in scores.items()}
 
 
-def _overlaps(variants: tuple[str, ...], seeds: tuple[int, ...], out: Path) -> dict[str, float]:
-    """Of each variant the share of nearest neighbours that it has in common with the reference of another seed."""
-    lists = {
-        (variant, seed): np.load(path)
-        for variant in variants
-        for seed in seeds
-        if (path := _neighbours(out, variant, seed)).exists()
-    }
-    return {
-        variant: float(np.mean(shares))
-        for variant in variants
-        if (
-            shares := [
-                word2vec_measures.overlap(lists[variant, a], lists[variants[0], b])
-                for a in seeds
-                for b in seeds
-                if (variant, a) in lists and (variants[0], b) in lists and (a != b or len(seeds) == 1)
-            ]
-        )
-    }
+def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None:
+    columns = [common.Column("variant", "method"), *_columns(_GEOMETRY), common.Column("shared", "shared", ".3f")]
+    shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], "reference", seeds)} for row in rows]
+    for row in shown:
+        row.update({column.name: column.value(row, shown) for column in columns})
+    caption = "shared: nearest neighbours in common with the reference of another seed"
+    Console().print(report.table("the vectors", columns, shown, caption))
 
 
-def _neighbours(out: Path, variant: str, seed: int) -> Path:
-    return out / f"nearest-{variant.replace(' ', '-')}-{seed}.npy"
-
-
-def _begun(settings: Word2VecQuestions, text: data.Words, out: Path) -> dict[str, Any]:
-    """What results.json holds already, or the beginning of one."""
-    values: dict[str, Any] = {name: getattr(settings, name) for name in _IDENTITY}
-    values |= {"text": text.digest, "files": [path.name for path in (*settings.similarity, *settings.analogies)]}
-    path = out / "results.json"
-    if not path.exists():
-        return {"settings": values, "runs": {}, "theory": {}}
-    results: dict[str, Any] = json.loads(path.read_text())
-    if results["settings"] != values:
-        other = [name for name, value in values.items() if results["settings"].get(name) != value]
-        raise ValueError(f"{path} holds results of other settings: {', '.join(other)}. Choose another --out.")
-    return results
-
-
-def _write(results: dict[str, Any], out: Path) -> None:
-    write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _check(settings: Word2VecQuestions) -> None:
-    for name in ("dim", "window", "min_count", "num_sampled"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    for name in ("learning_rate", "epochs", "theory_epochs"):
-        if not 0 < getattr(settings, name) < math.inf:
-            raise ValueError(f"expected --{name.replace('_', '-')} above 0, got {getattr(settings, name)}.")
-    if settings.batch_size < 2 * _NUM_GROUPS or settings.batch_size % _NUM_GROUPS:
-        raise ValueError(f"expected --batch-size of 8 or more, a multiple of 4, got {settings.batch_size}.")
-    if not settings.questions or not settings.seeds or min(settings.seeds) < 0:
-        raise ValueError("expected one or more of --questions, and of --seeds, which are numbers of 0 or more.")
-    if settings.max_words is not None and settings.max_words < 1:
-        raise ValueError(f"expected --max-words of 1 or more, got {settings.max_words}.")
-    if not 0 <= settings.subsample < math.inf:
-        raise ValueError(f"expected --subsample of 0 or more, got {settings.subsample}.")
+def _draw(name: str, question: Question, rows: Sequence[common.Row], settings: Word2VecQuestions) -> None:
+    """A panel for each score: over the number that the question varies, its variants, or the text that was read."""
+    headings = _scores(settings) | {"words_per_second": "words/s"} | (_GEOMETRY if name == "correction" else {})
+    if question.values is None:
+        places: Mapping[str, Any] = {variant: variant.replace(" ", "\n") for variant in question.variants}
+    else:
+        places = dict(zip(question.variants, question.values, strict=True))
+    placed = [{**row, "place": places[row["method"]]} for row in rows]
+    axes: dict[str, Any] = {"xlabel": question.axis}
+    if question.values is not None and min(question.values) > 0:
+        axes["xscale"] = "log"
+    lines: Any = functools.partial(common.sweep, "place", by=lambda row: "mean, lowest and highest of the seeds")
+    if name == "hard":
+        axes, headings = {"xlabel": "passes over the text", "xscale": "log"}, _scores(settings)
+        lines = functools.partial(common.curves, "epoch")
+    panels = [common.Panel(lines(score), {**axes, "ylabel": heading}) for score, heading in headings.items()]
+    report.draw(question.title, panels, placed, "reference", settings.out / f"{name}.png")
 
 
 if __name__ == "__main__":

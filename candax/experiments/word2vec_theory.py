@@ -1,6 +1,8 @@
 """The theory of `word2vec_questions`: with full-rank vectors, inner products are PMI - log k, shifted by the noise."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,11 +10,13 @@ import optax
 from jaxtyping import Float64
 from rich.console import Console
 
-from candax import training
 from candax.data import Words, words_of
 from candax.data.windows import SkipGramBatch, WindowBatches
+from candax.recipes import common, words
+from candax.recipes.words.training import vectors_of
+from candax.training import fit as train
 
-# Noise words a pair and the exponent of their frequencies.
+# Noise words per pair and the exponent of their frequencies.
 CASES = {"unigram, k=1": (1.0, 1.0), "unigram, k=5": (5.0, 1.0), "unigram^.75, k=5": (5.0, 0.75)}
 _WORDS = 200
 _MOST_TEXT = 100_000
@@ -38,7 +42,15 @@ def small_text(text: Words, num_words: int = _WORDS) -> Words:
 
 
 def theory(
-    text: Words, *, k: float, power: float, epochs: float, window: int, seed: int, batch_size: int = 256
+    text: Words,
+    *,
+    k: float,
+    power: float,
+    epochs: float,
+    window: int,
+    seed: int,
+    batch_size: int = 256,
+    progress: bool = True,
 ) -> dict[str, Any]:
     """Trains skip-gram on a small vocabulary, with as many coordinates as words, and compares with the optimum.
 
@@ -48,20 +60,21 @@ def theory(
 
     Args:
         text: of few words, see ``small_text``.
-        k: noise words a pair.
+        k: noise words per pair.
         power: of the frequencies that they are drawn by.
         epochs: passes over the text.
         window: the most words to either side.
         seed: of everything random.
-        batch_size: places a step.
+        batch_size: places per step.
+        progress: whether to show a bar.
 
     Returns:
-        As JSON values: ``fit``, against the prediction; ``fit_pmi``, against PMI - log k; ``points``, for some pairs
-        (PMI - log k, predicted, fitted); and ``pairs``, ``of_pairs`` and ``seconds``.
+        The parts of ``Fit``, against the prediction; ``rmse_pmi``, against PMI - log k; ``share_of_text``, ``seconds``;
+        and ``points``: for some pairs (PMI - log k, predicted, fitted).
     """
-    batches = training.word2vec_batches(text, batch_size=batch_size, seed=seed, window=window, subsample=0)
+    batches = words.word2vec_batches(text, batch_size=batch_size, seed=seed, window=window, subsample=0)
     num_steps = max(1, round(epochs * batches.batches_per_epoch))
-    program, model = training.word2vec_program(
+    model, optimizer = words.word2vec_model(
         batches,
         num_steps,
         dim=text.num_words,
@@ -72,11 +85,17 @@ def theory(
         learning_rate=0.01,
         seed=seed,
     )
-    state, records = training.fit_program(
-        program, program.init(seed), batches, num_steps=num_steps, description="theory"
+    trained = train(
+        model,
+        optimizer,
+        batches,
+        num_steps=num_steps,
+        loss_fn=words.word2vec_step_loss,
+        description="theory",
+        progress=progress,
     )
-    program.update_model(state)
-    fitted = np.asarray(model.encoder.words[...], np.float64) @ np.asarray(model.head.vectors[...], np.float64).T
+    inputs, outputs = (table.astype(np.float64) for table in vectors_of(model))
+    fitted = inputs @ outputs.T
     counts = _count_pairs(batches, num_steps)
     noise = text.counts.astype(np.float64) ** power
     with np.errstate(divide="ignore"):
@@ -89,12 +108,69 @@ def theory(
     chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:_POINTS])
     points = np.stack([table.reshape(-1)[chosen] for table in (pmi, predicted, fitted)], axis=1)
     return {
-        "fit": fit(predicted[often], fitted[often])._asdict(),
-        "fit_pmi": fit(pmi[often], fitted[often])._asdict(),
+        **fit(predicted[often], fitted[often])._asdict(),
+        "rmse_pmi": fit(pmi[often], fitted[often]).rmse,
         "share_of_text": float(counts[often].sum() / counts.sum()),
-        "seconds": records[-1]["seconds"],
+        "seconds": trained.records[-1]["seconds"],
         "points": np.round(points, 3).tolist(),
     }
+
+
+def study(
+    text: Words, *, epochs: float, window: int, seeds: range, cases: dict[str, tuple[float, float]] | None = None
+) -> common.Study:
+    """The theory on a text's most frequent words, in some cases and with some seeds.
+
+    Args:
+        text: see ``small_text``.
+        epochs: see ``theory``.
+        window: see ``theory``.
+        seeds: of the trainings.
+        cases: by name, noise words per pair and the exponent of their frequencies; None: ``CASES``.
+
+    Returns:
+        A study for ``candax.recipes.common.run``.
+    """
+    cases, small = CASES if cases is None else cases, small_text(text)
+
+    def method(case: str, k: float, power: float, seed: int) -> common.Method:
+        def run(folder: Path | None) -> dict[str, Any]:
+            return theory(small, k=k, power=power, epochs=epochs, window=window, seed=seed)
+
+        return common.Method({"method": case, "seed": seed}, run)
+
+    names = {"correlation": ".3f", "slope": ".3f", "intercept": ".3f", "rmse": ".3f", "pairs": ",.0f"}
+    names |= {"rmse_pmi": ".3f", "seconds": ".0f"}
+    headings = {"rmse": "RMSE", "rmse_pmi": "RMSE to PMI - log k"}
+    figures = [common.Column(headings.get(name, name), name, form, spread=True) for name, form in names.items()]
+    return common.Study(
+        "inner products of full-rank vectors and their prediction",
+        [method(case, *of, seed) for case, of in cases.items() for seed in seeds],
+        (common.Column("noise", "method"), *figures),
+        [
+            common.Panel(
+                _points(case), {"title": case, "xlabel": "predicted", "ylabel": "inner product of the vectors"}
+            )
+            for case in cases
+        ],
+        picture="theory.png",
+    )
+
+
+def _points(case: str) -> Any:
+    """Fitted numbers over PMI - log k and over the prediction, and where they are equal."""
+
+    def lines(rows: Sequence[common.Row]) -> list[common.Line]:
+        pmi, predicted, fitted = np.array(next(row for row in rows if row["method"] == case)["points"]).T
+        ends = np.array([predicted.min(), predicted.max()])
+        dots = {"linestyle": "", "marker": ".", "markersize": 3, "alpha": 0.5}
+        return [
+            common.Line("over PMI - log k", pmi, fitted, dots),
+            common.Line("over log(P(w, c) / (P(w) q(c) k))", predicted, fitted, dots),
+            common.Line("equal", ends, ends, {"color": "black", "linestyle": "-", "linewidth": 1}),
+        ]
+
+    return lines
 
 
 def fit(predicted: Float64[np.ndarray, "n"], fitted: Float64[np.ndarray, "n"]) -> Fit:

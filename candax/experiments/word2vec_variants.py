@@ -16,7 +16,7 @@ REFERENCE = "reference"
 # Candidates of every place by itself where they are to be near its own vector.
 _NEAR = 8
 _KS = (1, 5, 20, 100, 1000)
-# Noise words a pair that the full learning rate bears.
+# Noise words per pair that the full learning rate bears.
 _LARGE_K = 20
 _DRAWS = (1, 5, 20, 100, 1000)
 _POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     Attributes:
         num_words: of the vocabulary.
         num_sampled: candidates that a run of words shares.
-        num_groups: runs a batch.
+        num_groups: runs per batch.
         labels: of all runs but one together, padding included: the in-batch candidates of a run.
         learning_rate: of a single pair.
     """
@@ -61,8 +61,8 @@ def _named(name: str, values: tuple[float, ...], reference: float) -> tuple[str,
 
 
 QUESTIONS: dict[QuestionName, Question] = {
-    "k": Question("noise words a pair, k: their weight and number", _named("k", _KS, 5), _KS, "k"),
-    "draws": Question("noise words that a run shares and that stand for 5 a pair", (), _DRAWS, "words shared"),
+    "k": Question("noise words per pair, k: their weight and number", _named("k", _KS, 5), _KS, "k"),
+    "draws": Question("noise words that a run shares and that stand for 5 per pair", (), _DRAWS, "words shared"),
     "power": Question("exponent of the noise", _named("power", _POWERS, 0.75), _POWERS, "exponent"),
     "in_batch": Question(
         "in-batch noise against explicit noise of the same number",
@@ -76,7 +76,7 @@ QUESTIONS["draws"] = QUESTIONS["draws"]._replace(variants=tuple(f"draws={n}" for
 
 
 def options(variant: str, setting: Setting) -> dict[str, Any]:
-    """Of ``candax.training.word2vec_program``, beside dimension and seed.
+    """Of ``candax.recipes.words.word2vec_model``, beside dimension and seed.
 
     Raises:
         KeyError: for a name that no question has.
@@ -89,8 +89,8 @@ def options(variant: str, setting: Setting) -> dict[str, Any]:
 
 
 def _k(setting: Setting, k: float) -> dict[str, Any]:
-    # Noise words move as far as k says, all at once for a batch: at the full rate 100 a pair throw vectors about until
-    # they overflow.
+    # Noise words move as far as k says, all at once for a batch: at the full rate 100 per pair throw vectors about
+    # until they overflow.
     rate = setting.learning_rate * min(1.0, _LARGE_K / k)
     return {"k": k, "num_sampled": max(setting.num_sampled, int(k)), "learning_rate": rate}
 

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax import training
 from candax.base import Classes, Query
 from candax.data import words_of
-from candax.experiments.word2vec_measures import Pairs, geometry, nearest, overlap, rank, rare_words, split
 from candax.experiments.word2vec_theory import fit, small_text, theory
 from candax.experiments.word2vec_variants import QUESTIONS, Setting, options
+from candax.recipes import common
+from candax.recipes.words.measures import Pairs, geometry, nearest, overlap, rank, rare_words, split
 from tests.commands import fails, run
 
-SMALL = ("--dim", 8, "--batch-size", 32, "--num-sampled", 8, "--subsample", 0, "--seeds", 0)
+SMALL = ("--dim", 8, "--batch-size", 32, "--num-sampled", 8, "--subsample", 0, "--seeds", 1)
 
 
 def lines(number: int) -> list[str]:
@@ -42,29 +42,29 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     run(*command)
     assert "learned clusters+nce" in capsys.readouterr().out
     results = json.loads((out / "results.json").read_text())
-    assert tuple(results["runs"]) == variants
-    found = results["runs"]["reference"]["0"]
-    assert 0 < found["scores"]["mrr"] <= 1
-    assert -1 <= found["scores"]["pairs"] <= 1
-    assert found["words_per_second"] > 0
-    assert [point["step"] for point in found["curve"]][-1] == found["steps"]
+    assert tuple(row["method"] for row in results["rows"]) == variants
+    found = results["rows"][0]
+    assert 0 < found["mrr"] <= 1
+    assert -1 <= found["pairs"] <= 1
+    assert results["table"][0]["words_per_second"] > 0
+    assert found["curve"]["step"][-1] == found["steps"]
     assert (out / "learned.png").stat().st_size > 1000
     # Started again it trains nothing, and writes the picture again.
     (out / "learned.png").unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(training, "fit", lambda *a, **k: 1 / 0)
-        run(*command)
-    assert (out / "learned.png").exists()
-    assert json.loads((out / "results.json").read_text()) == results
-    assert "other settings: dim. Choose another --out" in fails(capsys, *command, "--dim", 9)
 
     def diverges(*args, **options):
         raise FloatingPointError("the loss is nan")
 
-    monkeypatch.setattr(training, "fit_program", diverges)
-    run(*command, "--seeds", 0, 1)
-    assert "(1 diverged)" in " ".join(capsys.readouterr().out.split())
-    assert json.loads((out / "results.json").read_text())["runs"]["reference"]["1"] == {"diverged": "the loss is nan"}
+    monkeypatch.setattr(common.training, "fit", diverges)
+    run(*command)
+    assert (out / "learned.png").exists()
+    assert json.loads((out / "results.json").read_text()) == results
+    # Another seed is trained alone.
+    run(*command[:-3], 2, *command[-2:])
+    assert "50%" in capsys.readouterr().out
+    results = json.loads((out / "results.json").read_text())
+    assert [row["diverged"] for row in results["rows"]] == [0, 1, 0, 1]
+    assert results["rows"][0] == found
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     [
         (("--dim", 0), "--dim of 1 or more, got 0"),
         (("--epochs", 0), "--epochs above 0"),
-        (("--batch-size", 30), "multiple of 4, got 30"),
+        (("--batch-size", 30), "multiple of 4, got --batch-size 30"),
         (("--max-words", 0), "--max-words of 1 or more"),
         (("--max-words", 100), "too few to measure with"),
         (("--similarity", "none.txt"), "none.txt"),
-        (("--seeds", -1), "numbers of 0 or more"),
+        (("--seeds", 0), "--seeds of 1 or more"),
     ],
 )
 def test_wrong_settings_end_in_one_line(text, tmp_path, capsys, options, message):
@@ -160,9 +160,9 @@ def chain() -> list[list[str]]:
 def test_inner_products_are_what_the_noise_predicts():
     text = small_text(words_of("x", chain(), min_count=1), num_words=8)
     found = theory(text, k=5, power=0.75, epochs=40, window=1, seed=0, batch_size=64)
-    assert found["fit"]["correlation"] > 0.98
-    assert abs(found["fit"]["slope"] - 1) < 0.15
-    assert found["fit"]["rmse"] < 0.7 * found["fit_pmi"]["rmse"]
+    assert found["correlation"] > 0.98
+    assert abs(found["slope"] - 1) < 0.15
+    assert found["rmse"] < 0.7 * found["rmse_pmi"]
     with pytest.raises(ValueError, match="3 pairs of words"):
         fit(np.zeros(2), np.zeros(2))
 
@@ -170,11 +170,12 @@ def test_inner_products_are_what_the_noise_predicts():
 @pytest.mark.slow
 def test_all_questions(text, tmp_path, capsys):
     out = tmp_path / "run"
-    run("experiment", "word2vec-questions", text, "--out", out, *SMALL, "--theory-epochs", 5, "--seeds", 0, 1)
+    run("experiment", "word2vec-questions", text, "--out", out, *SMALL, "--theory-epochs", 5, "--seeds", 2)
     results = json.loads((out / "results.json").read_text())
     for name, question in QUESTIONS.items():
         assert (out / f"{name}.png").exists()
-        assert set(question.variants) <= set(results["runs"])
-    assert (out / "theory.png").exists()
-    assert set(results["overlap"]) == set(QUESTIONS["correction"].variants)
-    assert "RMSE to PMI - log k" in " ".join(capsys.readouterr().out.split())
+        assert set(question.variants) <= {row["method"] for row in results["rows"]}
+    assert (out / "theory" / "theory.png").exists()
+    printed = capsys.readouterr().out
+    assert "frequency missing" in printed
+    assert "RMSE" in printed

@@ -91,7 +91,7 @@ def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
     model = cx.models.Classifier(cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(1)), head)
     batches = cx.data.QuestionBatches(graph, batch_size=10, seed=0)
     cx.training.fit(model, cx.Optimizer(model, optax.adam(0.05)), batches, num_steps=150, progress=False)
-    metrics = cx.training.evaluate_links(
+    metrics = cx.recipes.links.evaluate_links(
         partial(cx.training.embed, model),
         model.head.classes(),
         cx.data.questions_in_order(cx.data.questions_of(graph.train, 1), 20),

@@ -44,7 +44,7 @@ def test_a_step_by_runs_is_the_step_by_labels(use_biases):
 
     def training():
         encoder = cx.models.SkipGram(text.num_words, 6, rngs=nnx.Rngs(0))
-        sampler, loss = cx.samplers.uniform(8, num_groups=2), cx.training.word2vec_loss(5)
+        sampler, loss = cx.samplers.uniform(8, num_groups=2), cx.recipes.words.word2vec_loss(5)
         head = cx.Head(text.num_words, 6, biases=use_biases, sampler=sampler, loss=loss, rngs=nnx.Rngs(1))
         return problems.Training(cx.models.Classifier(encoder, head), optax.sgd(0.5))
 

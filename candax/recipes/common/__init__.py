@@ -1,5 +1,7 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
+from candax.recipes.common.contest import Contest, contest_columns, contest_panels, entrants
+from candax.recipes.common.heads import plain_head
 from candax.recipes.common.report import (
     Column,
     Line,
@@ -16,18 +18,29 @@ from candax.recipes.common.report import (
     relative,
     sweep,
 )
-from candax.recipes.common.settings import Count, NonNegative, Out, Positive, Settings, Share
+from candax.recipes.common.settings import (
+    Count,
+    NonNegative,
+    NotNegative,
+    Out,
+    Positive,
+    Settings,
+    Share,
+    writable_folder,
+)
 from candax.recipes.common.study import Method, Row, Study, first_finite, run
 from candax.recipes.common.training import MEASURED_AT, Measure, Run, Training
 
 __all__ = [
     "MEASURED_AT",
     "Column",
+    "Contest",
     "Count",
     "Line",
     "Measure",
     "Method",
     "NonNegative",
+    "NotNegative",
     "Out",
     "Panel",
     "Positive",
@@ -40,14 +53,19 @@ __all__ = [
     "bars",
     "below",
     "columns",
+    "contest_columns",
+    "contest_panels",
     "curves",
     "dots",
+    "entrants",
     "first_finite",
     "level",
     "over",
+    "plain_head",
     "reached",
     "reaching",
     "relative",
     "run",
     "sweep",
+    "writable_folder",
 ]

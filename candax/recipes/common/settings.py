@@ -29,6 +29,7 @@ class Bounds:
 Count = Annotated[int, Bounds(least=1)]
 NonNegative = Annotated[int, Bounds(least=0)]
 Positive = Annotated[float, Bounds(above=0)]
+NotNegative = Annotated[float, Bounds(least=0)]
 Share = Annotated[float, Bounds(above=0, most=1)]
 Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
 S = TypeVar("S", bound="Settings")

@@ -49,6 +49,7 @@ class Study:
         caption: under the table.
         reference: the label of lines that are drawn in black, such as the full softmax's.
         picture: name of its file; default: that of the study's module.
+        may_change: names of settings that choose methods: a study that goes on may have others of them.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Study:
     caption: str | None = None
     reference: str = "full_softmax"
     picture: str = ""
+    may_change: Sequence[str] = ()
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
@@ -76,24 +78,27 @@ def run(study: Study, settings: Settings) -> list[Row]:
         ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
     """
     out, console = writable_folder(settings.out), Console()
-    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), "out": None}})
+    changeable = dict.fromkeys(("out", *study.may_change))
+    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
     done = _read(out, identity)
     console.print(study.title)
     if done:
         console.print(f"{len(done)} of {len(study.methods)} rows are in {out} already: remove it to run them again")
+    every = [_json(method.labels) for method in study.methods]
+    others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     rows: list[Row] = []
     for number, method in enumerate(study.methods):
-        labels = _json(method.labels)
+        labels = every[number]
         row = next((row for row in done if labels.items() <= row.items()), None)
         rows.append(row or {**labels, **_json(method.run(out / _UNFINISHED / str(number)))})
         # After each method: a long study that is cut off leaves what it has.
-        _write(out, {**identity, "rows": rows})
+        _write(out, {**identity, "rows": rows + others})
         shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
-    shown = _over_seeds(rows, [_json(method.labels) for method in study.methods])
+    shown = _over_seeds(rows, every)
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
-    _write(out, {**identity, "rows": rows, "table": table})
+    _write(out, {**identity, "rows": rows + others, "table": table})
     found = report.table(study.title, study.columns, shown, study.caption)
     # Wider than the terminal rather than with words cut off.
     wide = Console(width=_WIDEST).measure(found).maximum
@@ -157,17 +162,19 @@ def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> lis
     for row, of_row in zip(rows, labels, strict=True):
         key = json.dumps({name: value for name, value in of_row.items() if name != _SEED})
         groups.setdefault(key, []).append(row)
-    return [_mean(group, frozenset(labels[0])) if _SEED in group[0] else dict(group[0]) for group in groups.values()]
+    names = frozenset(name for of_row in labels for name in of_row)
+    return [_mean(group, names) if _SEED in group[0] else dict(group[0]) for group in groups.values()]
 
 
 def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
+    """Over the rows that have a figure: a training that diverged has none."""
     mean: Row = {}
-    for name, value in rows[0].items():
-        values = [row[name] for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
-            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in value}
-        elif name in labels or not isinstance(value, int | float):
-            mean[name] = value
+            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in values[0]}
+        elif name in labels or not values or not all(isinstance(value, int | float) for value in values):
+            mean[name] = values[0] if values else None
         else:
             mean[name], mean[f"{name}_by_seed"] = float(np.mean(values)), values
     return mean

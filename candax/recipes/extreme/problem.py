@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -16,6 +15,7 @@ from candax import data, losses, models
 from candax.base import Sampler
 from candax.blocks import DEFAULT_BLOCK_SIZE
 from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
+from candax.recipes.common.heads import plain_head
 from candax.training import evaluate_dataset
 
 # Test examples behind each point of a curve.
@@ -29,11 +29,7 @@ def make_model(
     rngs = nnx.Rngs(seed)
     encoder = models.SparseMLP(dataset.num_features, dim, rngs=rngs)
     counts = dataset.label_counts(dataset.train)
-    head = cx.Head(dataset.num_classes, dim, sampler=None, counts=counts, rngs=rngs)
-    # The papers' output layers start without the log prior, and so do the published figures.
-    assert head.biases is not None
-    head.biases[...] = jnp.zeros_like(head.biases[...])
-    head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
+    head = plain_head(dataset.num_classes, dim, counts, seed=seed, rngs=rngs)
     head.use(sampler, loss)
     return models.Classifier(encoder, head)
 

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import candax as cx
+from candax.recipes.words import training as words_training
 
 
 def pairs_text(num_words=6, repeats=400, seed=0):
@@ -26,7 +27,7 @@ def pairs_text(num_words=6, repeats=400, seed=0):
 @pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_full_rank_vectors_reach_pmi_minus_log_k(k):
     text = pairs_text()
-    trained = cx.training.train_word2vec(
+    trained = cx.recipes.words.train_word2vec(
         text,
         epochs=60,
         k=k,
@@ -68,7 +69,7 @@ def test_the_weighted_mean_is_the_sum_over_as_many_samples():
         hits=jnp.zeros((2, 5), bool),
         num_classes=9,
     )
-    got = cx.training.word2vec_loss(5)(logits)
+    got = cx.recipes.words.word2vec_loss(5)(logits)
     softplus = lambda x: np.log1p(np.exp(x))  # noqa: E731
     expected = np.where(mask, softplus(-logits.true), 0).sum(1) + mask.sum(1) * softplus(logits.sampled).sum(1)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
@@ -89,7 +90,7 @@ OTHERS = [
 )
 @pytest.mark.parametrize("direction", ["skipgram", pytest.param("cbow", marks=pytest.mark.slow)])
 def test_other_samplers_and_losses_train_through_the_same_seams(name, sampler, loss, direction):
-    trained = cx.training.train_word2vec(
+    trained = cx.recipes.words.train_word2vec(
         pairs_text(),
         epochs=2,
         direction=direction,
@@ -110,7 +111,14 @@ def test_other_samplers_and_losses_train_through_the_same_seams(name, sampler, l
 def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path):
     text = pairs_text(repeats=60)
     train = functools.partial(
-        cx.training.train_word2vec, text, epochs=4, dim=4, subsample=0, batch_size=32, num_sampled=4, progress=False
+        cx.recipes.words.train_word2vec,
+        text,
+        epochs=4,
+        dim=4,
+        subsample=0,
+        batch_size=32,
+        num_sampled=4,
+        progress=False,
     )
     whole = train(folder=tmp_path / "whole", checkpoint_every=5)
 
@@ -127,14 +135,14 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path):
             return super().__getitem__(position)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cx.training.word2vec, "WindowBatches", Interrupted)
+        patch.setattr(words_training, "WindowBatches", Interrupted)
         with pytest.raises(Killed):
             train(folder=tmp_path / "broken", checkpoint_every=5)
     again = train(folder=tmp_path / "broken", checkpoint_every=5)
     np.testing.assert_array_equal(whole.vectors.vectors, again.vectors.vectors)
     np.testing.assert_array_equal(whole.outputs.vectors, again.outputs.vectors)
     with pytest.raises(ValueError, match="num_steps was"):
-        cx.training.train_word2vec(
+        cx.recipes.words.train_word2vec(
             text, epochs=5, dim=4, subsample=0, batch_size=32, progress=False, folder=tmp_path / "broken"
         )
 
@@ -142,21 +150,23 @@ def test_a_run_that_stopped_goes_on_to_the_same_bits(tmp_path):
 def test_texts_and_numbers_that_do_not_do_are_refused():
     short = cx.data.words_of("short", [["a", "b"]], min_count=1)
     with pytest.raises(ValueError, match="Give more text"):
-        cx.training.train_word2vec(short, progress=False)
+        cx.recipes.words.train_word2vec(short, progress=False)
     text = pairs_text(repeats=60)
     for options in ({"epochs": 0}, {"dim": 0}, {"k": 0}, {"learning_rate": -1.0}):
         with pytest.raises(ValueError, match="expected"):
-            cx.training.train_word2vec(text, progress=False, **options)
+            cx.recipes.words.train_word2vec(text, progress=False, **options)
 
 
 def test_batches_are_small_where_texts_are_short_or_a_word_is_in_all_of_them():
     even = cx.data.words_of("even", [[f"w{i}" for i in range(200)]] * 400, min_count=1)
     skewed = cx.data.words_of("skewed", [["the", f"w{i}", f"w{i + 1}"] for i in range(200)] * 100, min_count=1)
-    assert cx.training.word2vec_batches(even, subsample=0).batch_size == 1024
-    assert cx.training.word2vec_batches(skewed, subsample=0).batch_size == 32
-    assert cx.training.word2vec_batches(pairs_text(repeats=60)).batch_size == 16
+    assert cx.recipes.words.word2vec_batches(even, subsample=0).batch_size == 1024
+    assert cx.recipes.words.word2vec_batches(skewed, subsample=0).batch_size == 32
+    assert cx.recipes.words.word2vec_batches(pairs_text(repeats=60)).batch_size == 16
 
 
 def test_more_draws_than_words_are_no_obstacle():
-    trained = cx.training.train_word2vec(pairs_text(repeats=60), epochs=1, k=50, num_sampled=64, dim=2, progress=False)
+    trained = cx.recipes.words.train_word2vec(
+        pairs_text(repeats=60), epochs=1, k=50, num_sampled=64, dim=2, progress=False
+    )
     assert np.all(np.isfinite(trained.vectors.vectors))

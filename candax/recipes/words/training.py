@@ -11,12 +11,13 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
+import candax as cx
 from candax import losses, samplers
 from candax.base import Loss, SampledLogits, Sampler
 from candax.data import Words, WordVectors
-from candax.data.windows import Direction, WindowBatches
-from candax.models import CBOW, Classifier, Head, SkipGram
-from candax.training.program import Program, TrainState, build, fit_program
+from candax.data.windows import Direction, SkipGramBatch, WindowBatches
+from candax.models import CBOW, Classifier, SkipGram
+from candax.training import fit
 
 # word2vec's code goes down to this share of the learning rate that it starts with.
 _LAST_RATE = 0.004
@@ -30,15 +31,15 @@ class Trained(NamedTuple):
     Attributes:
         vectors: of the words as inputs: those to use.
         outputs: of the words as classes.
-        program: of the run.
-        state: after training.
+        model: after training.
+        steps: of the run.
         records: the log of ``fit``.
     """
 
     vectors: WordVectors
     outputs: WordVectors
-    program: Program
-    state: TrainState
+    model: Classifier
+    steps: int
     records: list[dict[str, Any]]
 
 
@@ -104,7 +105,7 @@ def _run_length(batch_size: int) -> int:
     )
 
 
-def word2vec_program(
+def word2vec_model(
     batches: WindowBatches,
     num_steps: int,
     *,
@@ -117,8 +118,8 @@ def word2vec_program(
     optimizer: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
     learning_rate: float = 0.025,
     seed: int = 0,
-) -> tuple[Program, Classifier]:
-    """The program of word2vec on such batches, and its model.
+) -> tuple[Classifier, cx.Optimizer]:
+    """The model of word2vec for such batches, and its optimizer; ``word2vec_step_loss`` is the loss of a step.
 
     Args:
         batches: see ``word2vec_batches``.
@@ -132,10 +133,10 @@ def word2vec_program(
         optimizer: from a schedule of learning rates to an elementwise optax transformation; None: SGD whose rate is
             that of a single pair, as in word2vec. (The step's gradients are means over the places of the batch.)
         learning_rate: to start with.
-        seed: of the initial vectors.
+        seed: of the initial vectors and the draws.
 
     Returns:
-        The program, and the model that ``Program.update_model`` writes to.
+        Model and optimizer, for ``candax.training.fit``.
 
     Raises:
         ValueError: for numbers out of range.
@@ -143,22 +144,38 @@ def word2vec_program(
     if dim < 1 or not 0 < k < float("inf") or not 0 < learning_rate < float("inf"):
         raise ValueError(f"expected dim >= 1, k > 0 and learning_rate > 0, got {dim}, {k} and {learning_rate}.")
     text = batches.text
-    encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
-    counts = text.counts.astype(np.float32)
-    head = Head(text.num_words, dim, use_biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
-    head.vectors[...] = jnp.zeros_like(head.vectors[...])  # as in word2vec: no class is led by its initial value
     if sampler is None:
         sampler = samplers.unigram(num_sampled, power=power, num_groups=batches.batch_size // batches.run_length)
+    encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
+    counts = text.counts.astype(np.float32)
+    head = cx.Head(text.num_words, dim, biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
+    head.vectors[...] = jnp.zeros_like(head.vectors[...])  # as in word2vec: no class is led by its initial value
+    head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
+    head.use(sampler, word2vec_loss(k) if loss is None else loss)
     model = Classifier(encoder, head)
     rate = learning_rate * batches.batch_size if optimizer is None else learning_rate
     schedule = optax.linear_schedule(rate, rate * _LAST_RATE, max(1, num_steps))
-    program = build(
-        model,
-        sampler=sampler,
-        loss=word2vec_loss(k) if loss is None else loss,
-        optimizer=(optax.sgd if optimizer is None else optimizer)(schedule),
-    )
-    return program, model
+    transformation = (optax.sgd if optimizer is None else optimizer)(schedule)
+    return model, cx.Optimizer(model, transformation, seed=seed)
+
+
+def word2vec_step_loss(model: Classifier, batch: Any) -> Float[Array, ""]:
+    """The mean over all places of a batch of windows, those without a word included, as the learning rate is per place.
+
+    Args:
+        model: from ``word2vec_model``.
+        batch: of ``WindowBatches``.
+
+    Returns:
+        The loss, for ``fit(loss_fn=)``.
+    """
+    runs = batch.words if isinstance(batch, SkipGramBatch) else None
+    return jnp.mean(model.head.loss(model(batch), batch.labels, reduction="none", runs=runs))
+
+
+def vectors_of(model: Classifier) -> tuple[Float[np.ndarray, "num_words dim"], Float[np.ndarray, "num_words dim"]]:
+    """The vectors of the words as inputs and as classes."""
+    return np.array(model.encoder.words[...]), np.array(model.head.vectors[...])
 
 
 def train_word2vec(
@@ -194,7 +211,7 @@ def train_word2vec(
         keep: how many checkpoints are kept.
         on_start: see ``fit``.
         progress: whether to show a bar.
-        options: of ``word2vec_program``: ``dim``, ``k``, ``sampler``, ``loss``, ``optimizer``, ``learning_rate`` ...
+        options: of ``word2vec_model``: ``dim``, ``k``, ``sampler``, ``loss``, ``optimizer``, ``learning_rate`` ...
 
     Returns:
         See ``Trained``.
@@ -206,7 +223,7 @@ def train_word2vec(
     Example:
         >>> import candax as cx
         >>> text = cx.data.words_of("tiny", [["to", "be", "or", "not", "to", "be"]] * 40, min_count=1)
-        >>> trained = cx.training.train_word2vec(text, epochs=1, dim=8, subsample=0, num_sampled=4, progress=False)
+        >>> trained = cx.recipes.words.train_word2vec(text, epochs=1, dim=8, subsample=0, num_sampled=4, progress=False)
         >>> trained.vectors.vectors.shape
         (4, 8)
     """
@@ -216,12 +233,13 @@ def train_word2vec(
     if not 0 < epochs < float("inf"):
         raise ValueError(f"expected epochs above 0, got {epochs}.")
     num_steps = max(1, round(epochs * batches.batches_per_epoch))
-    program, model = word2vec_program(batches, num_steps, seed=seed, **options)
-    state, records = fit_program(
-        program,
-        program.init(seed),
+    model, optimizer = word2vec_model(batches, num_steps, seed=seed, **options)
+    fitted = fit(
+        model,
+        optimizer,
         batches,
         num_steps=num_steps,
+        loss_fn=word2vec_step_loss,
         folder=folder,
         # The learning rate of every step depends on how many there are.
         identity={"num_steps": num_steps, **(identity or {})},
@@ -233,6 +251,5 @@ def train_word2vec(
         progress=progress,
         unit=("words", text.total / (batches.batches_per_epoch * batches.batch_size)),
     )
-    program.update_model(state)
-    inputs, outputs = (np.asarray(jax.device_get(t[...])) for t in (model.encoder.words, model.head.vectors))
-    return Trained(WordVectors(text.words, inputs), WordVectors(text.words, outputs), program, state, records)
+    inputs, outputs = (WordVectors(text.words, vectors) for vectors in vectors_of(model))
+    return Trained(inputs, outputs, model, fitted.step, fitted.records)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from candax.data import WordVectors
-from candax.training import word_analogies, word_similarity
+from candax.recipes.words import word_analogies, word_similarity
 
 TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "car": (-1, 0)}
 

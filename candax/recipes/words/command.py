@@ -3,45 +3,47 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import optax
 import tyro
 from rich.console import Console
 
-from candax import data, losses, training
-from candax.experiments import setup
+from candax import data, losses
+from candax.recipes import common
 from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.words.scores import file_scores
+from candax.recipes.words.training import train_word2vec
 from candax.training.metrics_log import write_atomically
 
 _OPTIMIZERS = {"sgd": None, "adagrad": optax.adagrad, "adam": optax.adam}
 
 
 @dataclasses.dataclass(frozen=True)
-class Word2Vec:
+class Word2Vec(common.Settings):
     """Trains word vectors on text files as word2vec does; run again with the same settings, it goes on."""
 
     text: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Text files of any size, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
-    out: setup.Out = Path("runs/word2vec")
+    out: common.Out = Path("runs/word2vec")
     """Folder of the run: settings.json, metrics.jsonl, checkpoints/, vectors.*, results.json."""
     direction: Literal["skipgram", "cbow"] = "skipgram"
     """A word predicts its neighbours, or their mean predicts the word."""
-    dim: int = 100
+    dim: common.Count = 100
     """Coordinates of a vector."""
-    window: int = 5
+    window: common.Count = 5
     """The most words to either side; each place draws its own number from 1 to this."""
-    min_count: int = 5
+    min_count: common.Count = 5
     """Rarer words are left out."""
     keep_case: bool = False
     """Tell capitals from small letters."""
-    subsample: float = 1e-3
+    subsample: common.NotNegative = 1e-3
     """Share of the text from which on words are dropped at random; 0: none are."""
-    k: float = 5
-    """Noise words a pair, with the loss negative_sampling."""
-    power: float = 0.75
+    k: common.Positive = 5
+    """Noise words per pair, with the loss negative_sampling."""
+    power: common.NotNegative = 0.75
     """Of the frequencies that noise words are drawn by, with the sampler unigram."""
-    num_sampled: int = 64
+    num_sampled: common.Count = 64
     """Candidates that a run of words shares; with other samplers than unigram, the whole batch."""
     sampler: SamplerName = "unigram"
     """Where candidates come from."""
@@ -49,14 +51,12 @@ class Word2Vec:
     """Loss on the candidates."""
     optimizer: Literal["sgd", "adagrad", "adam"] = "sgd"
     """By rows."""
-    learning_rate: float = 0.025
+    learning_rate: common.Positive = 0.025
     """To start with; it falls in a line. With sgd that of a single pair."""
-    epochs: float = 5
+    epochs: common.Positive = 5
     """Passes over the text."""
-    batch_size: int | None = None
-    """Places a step; None: 1024, fewer for short texts."""
-    seed: int = 0
-    """Of everything random."""
+    batch_size: common.Count | None = None
+    """Places per step; None: 1024, fewer for short texts."""
     similarity: tuple[Path, ...] = ()
     """Files of word pairs and judgements, to measure the vectors with."""
     analogies: tuple[Path, ...] = ()
@@ -65,8 +65,14 @@ class Word2Vec:
     """The most frequent words that analogies may use."""
     formats: tuple[Literal["txt", "bin", "safetensors"], ...] = ("txt", "bin", "safetensors")
     """Of the vectors' files."""
-    checkpoint_every: int = 5000
+    checkpoint_every: common.Count = 5000
     """Steps between checkpoints."""
+    QUICK: ClassVar = {"epochs": 0.1, "dim": 16}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(self.formats), "one format or more", "formats")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,40 +104,34 @@ class Analogy:
 
 
 # Changing these does not change what a run computes, so a run may go on under other values of them.
-_NO_PART_OF_IDENTITY = ("text", "out", "similarity", "analogies", "restrict", "formats", "checkpoint_every")
+_NO_PART_OF_IDENTITY = ("quick", "text", "out", "similarity", "analogies", "restrict", "formats", "checkpoint_every")
+# Settings that `train_word2vec` has too, under the same names.
+_AS_THEY_ARE = (
+    *("epochs", "direction", "window", "subsample", "batch_size", "seed", "checkpoint_every"),
+    *("dim", "k", "num_sampled", "power", "learning_rate"),
+)
 
 
 def word2vec(settings: Word2Vec) -> dict[str, Any]:
     """Trains, writes the vectors and what was measured, and returns the latter."""
-    _check(settings)
+    settings = settings.ready()
     # What cannot be read should fail now and not after training.
     for path in (*settings.similarity, *settings.analogies):
         path.open("rb").close()
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
-    out = setup.writable_folder(settings.out)
+    out = common.writable_folder(settings.out)
     console = Console()
     console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
     values = dataclasses.asdict(settings)
-    trained = training.train_word2vec(
+    trained = train_word2vec(
         text,
-        epochs=settings.epochs,
-        direction=settings.direction,
-        window=settings.window,
-        subsample=settings.subsample,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
+        **{name: values[name] for name in _AS_THEY_ARE},
         folder=out,
         identity={name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY},
-        checkpoint_every=settings.checkpoint_every,
         on_start=lambda: write_atomically(out / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),
-        dim=settings.dim,
-        k=settings.k,
-        num_sampled=settings.num_sampled,
-        power=settings.power,
         sampler=None if settings.sampler == "unigram" else SAMPLERS[settings.sampler](settings.num_sampled),
         loss=None if settings.loss == "negative_sampling" else losses.each_label(LOSSES[settings.loss]),
         optimizer=_OPTIMIZERS[settings.optimizer],
-        learning_rate=settings.learning_rate,
     )
     for ending in settings.formats:
         trained.vectors.save(out / f"vectors.{ending}")
@@ -139,38 +139,15 @@ def word2vec(settings: Word2Vec) -> dict[str, Any]:
     result: dict[str, Any] = {
         "words": text.total,
         "different_words": text.num_words,
-        "steps": int(trained.state.step),
+        "steps": trained.steps,
         "seconds": seconds,
         "words_per_second": text.total * settings.epochs / seconds if seconds else None,
         "loss": trained.records[-1]["loss"] if trained.records else None,
-        **measure(trained.vectors, settings.similarity, settings.analogies, settings.restrict),
+        **file_scores(trained.vectors, settings.similarity, settings.analogies, settings.restrict),
     }
     write_atomically(out / "results.json", json.dumps(result, indent=1) + "\n")
     console.print_json(data=result)
     return result
-
-
-def measure(
-    vectors: data.WordVectors, similarity: tuple[Path, ...], analogies: tuple[Path, ...], restrict: int
-) -> dict[str, Any]:
-    """Scores on files of similarity and of analogies, as JSON values."""
-    scores: dict[str, Any] = {}
-    for path in similarity:
-        found = training.word_similarity(vectors, path)
-        number = found.spearman if found.spearman == found.spearman else None
-        scores[path.stem] = {"spearman": number, "pairs": len(found.cosines), "skipped": found.skipped}
-    for path in analogies:
-        answers = training.word_analogies(vectors, path, restrict=restrict)
-        scores[path.stem] = {
-            "accuracy": answers.accuracy if answers.asked else None,
-            "asked": answers.asked,
-            "skipped": sum(answers.skipped.values()),
-            "sections": {
-                name: {"right": int(right.sum()), "asked": len(right), "skipped": answers.skipped[name]}
-                for name, right in answers.right.items()
-            },
-        }
-    return scores
 
 
 def neighbors(settings: Neighbors) -> dict[str, list[tuple[str, float]]]:
@@ -193,17 +170,3 @@ def analogy(settings: Analogy) -> list[tuple[str, float]]:
 
 def _listing(found: list[tuple[str, float]]) -> str:
     return ", ".join(f"{word} {cosine:.2f}" for word, cosine in found)
-
-
-def _check(settings: Word2Vec) -> None:
-    for name in ("dim", "window", "min_count", "num_sampled", "checkpoint_every"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    for name in ("k", "learning_rate", "epochs"):
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise ValueError(f"expected --{name.replace('_', '-')} above 0, got {getattr(settings, name)}.")
-    for name in ("subsample", "power", "seed"):
-        if not 0 <= getattr(settings, name) < float("inf"):
-            raise ValueError(f"expected --{name} of 0 or more, got {getattr(settings, name)}.")
-    if not settings.formats:
-        raise ValueError("expected one of --formats or more, got none.")

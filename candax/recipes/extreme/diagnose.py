@@ -11,7 +11,7 @@ import dataclasses
 import json
 import zipfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +22,15 @@ from rich.console import Console
 from candax import data, diagnostics
 from candax.base import Classes
 from candax.data.progress import progress_bar
-from candax.experiments import setup
-from candax.experiments.train import restore
+from candax.recipes import common
 from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme.train import restore
+from candax.training import embed
 from candax.training.metrics_log import write_atomically
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnose:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Diagnose(common.Settings):
     """Measures sampler x loss pairs on a model; prints tables, writes results.json and diagnostics.png."""
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -41,24 +42,29 @@ class Diagnose:
     learned_unigram and learned_clusters start without labels."""
     losses: tuple[LossName, ...] = ("css", "sampled_softmax", "subset_softmax")
     """Losses; those without a likelihood get gradients only."""
-    num_sampled: tuple[int, ...] = (16, 64, 256, 1024)
+    num_sampled: tuple[common.Count, ...] = (16, 64, 256, 1024)
     """Numbers of samples."""
     num_draws: int = 64
     """Draws of candidates for each pair and number of samples; even."""
-    num_examples: int = 256
+    num_examples: common.Count = 256
     """Examples with labels, chosen at random; they share candidates as a training batch does."""
-    top_k: int = 10
+    top_k: common.Count = 10
     """Of how many best classes to report the share that candidates hold."""
-    seed: int = 0
-    """Of the choice of examples and the draws."""
-    out: setup.Out = Path("runs/diagnose")
+    out: common.Out = Path("runs/diagnose")
     """Folder for results.json and diagnostics.png."""
+    QUICK: ClassVar = {"num_sampled": (16,), "num_draws": 4, "num_examples": 16}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        for name in ("samplers", "losses", "num_sampled"):
+            self.expect(bool(getattr(self, name)), f"something after --{name.replace('_', '-')}", name)
 
 
 def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     """Runs the diagnosis and writes its files."""
-    _check(settings)
-    out = setup.writable_folder(settings.out)
+    settings = settings.ready()
+    out = common.writable_folder(settings.out)
     console = Console()
     from_file = settings.source.is_file()
     classes, embeddings, labels = (_from_file if from_file else _from_run)(settings)
@@ -92,17 +98,6 @@ def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     return result
 
 
-def _check(settings: Diagnose) -> None:
-    for name in ("num_examples", "top_k"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    for name in ("samplers", "losses", "num_sampled"):
-        if not getattr(settings, name):
-            raise ValueError(f"expected something after --{name.replace('_', '-')}, got nothing.")
-    if settings.seed < 0:
-        raise ValueError(f"expected --seed of 0 or more, got {settings.seed}.")
-
-
 def _choose(settings: Diagnose, with_labels: np.ndarray) -> np.ndarray:
     """Rows of some examples that have labels."""
     if not len(with_labels):
@@ -116,8 +111,8 @@ def _from_run(settings: Diagnose) -> tuple[Classes, jax.Array, np.ndarray]:
     test = run.dataset.test
     rows = _choose(settings, np.flatnonzero(np.diff(test.labels.indptr)))
     examples = data.Examples(test.features[rows], test.labels[rows])
-    ((batch, _),) = data.evaluation_batches(examples, len(rows), run.batches.max_features)
-    return run.program.classes(run.state), run.program.embed(run.state, batch), batch.labels
+    ((batch, _),) = data.evaluation_batches(examples, len(rows), run.training.batches.max_features)
+    return run.model.head.classes(), embed(run.model, batch), batch.labels
 
 
 def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
@@ -145,7 +140,7 @@ def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
         raise ValueError(f"expected integer labels in {path}, got {labels.dtype}.")
     for name in ("class_biases", "counts"):
         if name in arrays and arrays[name].shape != (len(vectors),):
-            raise ValueError(f"expected {name} of shape ({len(vectors)},), one a class, got {arrays[name].shape}.")
+            raise ValueError(f"expected {name} of shape ({len(vectors)},), one per class, got {arrays[name].shape}.")
     biases, counts = (jnp.asarray(arrays[name]) if name in arrays else None for name in ("class_biases", "counts"))
     classes = Classes(jnp.asarray(vectors), biases, counts, jnp.int32(len(vectors)))
     rows = _choose(settings, np.flatnonzero((labels >= 0).any(axis=1)))

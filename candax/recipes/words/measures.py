@@ -1,6 +1,8 @@
-"""What `word2vec_questions` measures of word vectors beside files of judgements: words held out, and geometry."""
+"""Measures of word vectors that need no judgements: words held out, and geometry."""
 
 import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +10,8 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from candax.data import Words, words_of
 from candax.data.windows import SkipGramBatch, WindowBatches
-from candax.training.word_scores import spearman
+from candax.files import replacing
+from candax.recipes.words.scores import spearman
 
 _HELD_OUT = 0.02
 _MOST_PAIRS = 4000
@@ -163,6 +166,30 @@ def nearest(inputs: Float[np.ndarray, "num_words dim"], words: int = 1000, k: in
 def overlap(one: Int[np.ndarray, "words k"], other: Int[np.ndarray, "words k"]) -> float:
     """The share of neighbours that two lists of them have in common."""
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(one.tolist(), other.tolist(), strict=True)]))
+
+
+def save_nearest(folder: Path, name: str, seed: int, inputs: Float[np.ndarray, "num_words dim"]) -> None:
+    """Writes ``nearest`` of one training for ``shared_neighbours``."""
+    with replacing(_path(folder, name, seed)) as file:
+        np.save(file, nearest(inputs))
+
+
+def shared_neighbours(folder: Path, name: str, reference: str, seeds: Iterable[int]) -> float | None:
+    """The mean overlap with trainings of the reference with other seeds; None if there are none."""
+    seeds = list(seeds)
+    shares = [
+        overlap(np.load(one), np.load(other))
+        for a in seeds
+        for b in seeds
+        if (a != b or len(seeds) == 1)
+        and (one := _path(folder, name, a)).exists()
+        and (other := _path(folder, reference, b)).exists()
+    ]
+    return float(np.mean(shares)) if shares else None
+
+
+def _path(folder: Path, name: str, seed: int) -> Path:
+    return folder / f"nearest-{name.replace(' ', '-')}-{seed}.npy"
 
 
 def _units(vectors: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:

@@ -35,9 +35,9 @@ def test_metrics_equal_scikit_learn_and_a_loop(problem, excluding):
     if excluding:
         logits[has] = -1e9
     classes = cx.Classes(jnp.asarray(vectors, jnp.float32), None, None, jnp.int32(NUM))
-    metrics = cx.training.evaluate_retrieval(
+    metrics = cx.recipes.retrieval.evaluate_retrieval(
         jnp.asarray,
-        cx.training.exact_search(classes, block_size=16),
+        cx.recipes.retrieval.exact_search(classes, block_size=16),
         asked(embeddings),
         csr_array(wants),
         ks=(1, 4, 10),
@@ -56,9 +56,9 @@ def test_an_index_that_reads_everything_agrees_with_the_exact_search(problem):
     classes = cx.Classes(jnp.asarray(vectors, jnp.float32), None, None, jnp.int32(NUM))
     index = cx.samplers.ivf_index(num_centers=2, hm_num=NUM, num_kept=NUM)
     state = jax.jit(index.build)(jax.random.key(0), classes)
-    searches = cx.training.exact_search(classes), cx.training.index_search(index, state, classes)
+    searches = cx.recipes.retrieval.exact_search(classes), cx.recipes.retrieval.index_search(index, state, classes)
     first, second = (
-        cx.training.evaluate_retrieval(
+        cx.recipes.retrieval.evaluate_retrieval(
             jnp.asarray, search, asked(embeddings), csr_array(wants), ks=(5,), exclude=csr_array(has)
         )
         for search in searches
@@ -76,8 +76,8 @@ def test_examples_without_labels_do_not_count_and_misfits_are_refused(problem):
     with pytest.raises(ValueError, match="labels of the 2 examples"):
         retrieval_metrics(np.array([[0, 1]] * 2), labels, ks=(1,))
     classes = cx.Classes(jnp.eye(3), None, None, jnp.int32(3))
-    search = cx.training.exact_search(classes)
+    search = cx.recipes.retrieval.exact_search(classes)
     with pytest.raises(ValueError, match="at least one batch"):
-        cx.training.evaluate_retrieval(jnp.asarray, search, [], labels, ks=(1,))
+        cx.recipes.retrieval.evaluate_retrieval(jnp.asarray, search, [], labels, ks=(1,))
     with pytest.raises(ValueError, match="exclude of the shape"):
-        cx.training.evaluate_retrieval(jnp.asarray, search, [], labels, ks=(1,), exclude=csr_array((3, 4)))
+        cx.recipes.retrieval.evaluate_retrieval(jnp.asarray, search, [], labels, ks=(1,), exclude=csr_array((3, 4)))

@@ -6,9 +6,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from candax.experiments import side_by_side
-from candax.experiments.links import Links
-from candax.experiments.retrieval import Retrieval
+from candax.recipes.common import contest
+from candax.recipes.links.command import Links
+from candax.recipes.retrieval.command import Retrieval
 from tests.commands import fails, run
 
 METHODS = ("full_softmax", "in_batch+uniform")
@@ -37,20 +37,20 @@ def ring(tmp_path):
 
 def results(out, picture):
     found = json.loads((out / "results.json").read_text())
-    assert [row["method"] for row in found["methods"]] == list(METHODS)
-    assert found["methods"][0]["speedup_over_full"] == 1
-    assert all(row["ms_per_step"] > 0 and row["curve"] for row in found["methods"])
+    assert [row["method"] for row in found["rows"]] == list(METHODS)
+    assert found["table"][0]["speedup"] == 1
+    assert all(row["ms_per_step"] > 0 and row["curve"] for row in found["rows"])
     assert matplotlib.image.imread(out / picture).shape[0] > 300
-    return found, [row["figures"] for row in found["methods"]]
+    return found["rows"]
 
 
 def test_retrieval_learns_what_comes_next(walks, tmp_path, capsys):
     run("experiment", "retrieval", "--dataset", walks, "--epochs", 20, *SMALL, "--out", tmp_path / "out")
-    found, figures = results(tmp_path / "out", "retrieval.png")
-    assert found["data"]["items"] == 30
-    assert (found["data"]["train"], found["data"]["test"]) == (180, 60)
-    assert all(row["recall_at_10"] > 0.95 and row["ndcg_at_10"] > 0.6 for row in figures)
+    rows = results(tmp_path / "out", "retrieval.png")
+    assert all(row["recall_at_10"] > 0.95 and row["ndcg_at_10"] > 0.6 for row in rows)
+    assert all(row["indexed_recall_at_10"] > 0.9 for row in rows)
     printed = capsys.readouterr().out
+    assert "next of 30 items, 180 training and 60 test examples" in " ".join(printed.split())
     assert "nDCG@10" in printed
     assert "in_batch+uniform" in printed
     assert "IVF-BQ" in printed
@@ -58,19 +58,19 @@ def test_retrieval_learns_what_comes_next(walks, tmp_path, capsys):
 
 def test_links_are_learned_from_another_relation(ring, tmp_path, capsys):
     run("experiment", "links", "--dataset", ring, "--epochs", 30, *SMALL, "--out", tmp_path / "out")
-    found, figures = results(tmp_path / "out", "links.png")
-    assert (found["data"]["entities"], found["data"]["questions"]) == (60, 18)
     # By chance the mean reciprocal rank would be .08.
-    assert all(row["mrr"] > 0.5 for row in figures)
-    assert "H@10" in capsys.readouterr().out
+    assert all(row["mrr"] > 0.5 for row in results(tmp_path / "out", "links.png"))
+    printed = capsys.readouterr().out
+    assert "60 entities" in printed
+    assert "H@10" in printed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", side_by_side.METHODS)
+@pytest.mark.parametrize("method", contest.METHODS)
 def test_every_method_trains(ring, tmp_path, method):
     small = ("--methods", method, *SMALL[3:], "--epochs", 1, "--out", tmp_path / "out")
     run("experiment", "links", "--dataset", ring, *small)
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["methods"][0]["speedup_over_full"] is None
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["table"][0]["speedup"] is None
 
 
 def test_wrong_data_and_settings_end_in_one_line(walks, ring, tmp_path, capsys):
@@ -87,6 +87,6 @@ def test_wrong_data_and_settings_end_in_one_line(walks, ring, tmp_path, capsys):
 
 
 def test_names_on_the_command_line_are_those_of_the_methods():
-    assert {"full_softmax", *side_by_side.METHODS} == set(side_by_side.MethodName.__args__)
-    Links().check()
-    Retrieval().check()
+    assert {"full_softmax", *contest.METHODS} == set(contest.MethodName.__args__)
+    Links().ready()
+    Retrieval().ready()

@@ -94,7 +94,7 @@ def test_link_metrics_equal_brute_force(product):
     head_layer.biases[...] = jnp.asarray(biases, jnp.float32)
     encoder.relations[...] = jnp.asarray(of_relations, jnp.float32)
     model = cx.models.Classifier(encoder, head_layer)
-    metrics = cx.training.evaluate_links(
+    metrics = cx.recipes.links.evaluate_links(
         model,
         head_layer.classes(),
         cx.data.questions_in_order(cx.data.questions_of(graph.test, kinds), 16),
@@ -109,4 +109,4 @@ def test_link_metrics_equal_brute_force(product):
     for k in (1, 3, 10):
         assert metrics[f"hits_at_{k}"] == pytest.approx(np.mean(1 / every <= k))
     with pytest.raises(ValueError, match="at least one question"):
-        cx.training.evaluate_links(model, head_layer.classes(), [], cx.data.KnownAnswers(graph), kinds)
+        cx.recipes.links.evaluate_links(model, head_layer.classes(), [], cx.data.KnownAnswers(graph), kinds)

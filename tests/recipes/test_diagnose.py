@@ -82,7 +82,7 @@ def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
         return fails(capsys, "diagnose", path, *args, "--samplers", "uniform", "--out", tmp_path / "out")
 
     assert "expected the array labels" in line(labels=None)
-    assert "class_biases of shape (20,), one a class, got (3,)" in line(class_biases=np.zeros(3))
+    assert "class_biases of shape (20,), one per class, got (3,)" in line(class_biases=np.zeros(3))
     assert "(20, 4), (12, 4) and (11,)" in line(labels=np.zeros(11, int))
     assert "labels from 0 to 19" in line(labels=np.full(12, 20))
     assert "integer labels" in line(labels=np.zeros(12))

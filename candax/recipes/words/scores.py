@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -128,6 +128,39 @@ def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restri
         result.right[name] = np.concatenate([np.zeros(0, bool), *(_is_right(units, part) for part in parts)])
         result.skipped[name] = len(questions) - len(known)
     return result
+
+
+def file_scores(
+    vectors: WordVectors, similarity: Sequence[Path], analogies: Sequence[Path], restrict: int = 30_000
+) -> dict[str, Any]:
+    """Scores on files of similarity and of analogies, as JSON values by the files' names.
+
+    Args:
+        vectors: to be measured.
+        similarity: files for ``word_similarity``.
+        analogies: files for ``word_analogies``.
+        restrict: see there.
+
+    Returns:
+        Under the name of each file ``spearman``, or ``accuracy`` and the ``sections``; and what was asked and skipped.
+    """
+    scores: dict[str, Any] = {}
+    for path in similarity:
+        found = word_similarity(vectors, path)
+        number = None if np.isnan(found.spearman) else found.spearman
+        scores[path.stem] = {"spearman": number, "pairs": len(found.cosines), "skipped": found.skipped}
+    for path in analogies:
+        answers = word_analogies(vectors, path, restrict=restrict)
+        scores[path.stem] = {
+            "accuracy": answers.accuracy if answers.asked else None,
+            "asked": answers.asked,
+            "skipped": sum(answers.skipped.values()),
+            "sections": {
+                name: {"right": int(right.sum()), "asked": len(right), "skipped": answers.skipped[name]}
+                for name, right in answers.right.items()
+            },
+        }
+    return scores
 
 
 def _is_right(units: Float[np.ndarray, "n dim"], questions: Int64[np.ndarray, "Q 4"]) -> Bool[np.ndarray, "Q"]:

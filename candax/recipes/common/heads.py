@@ -1,0 +1,33 @@
+"""The output layer as the published figures have it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Shaped
+
+import candax as cx
+
+
+def plain_head(
+    num_classes: int, dim: int, counts: Shaped[np.ndarray, "num_classes"], *, seed: int, rngs: nnx.Rngs
+) -> cx.Head:
+    """A ``cx.Head`` whose biases start at 0, and whose draws follow from a seed.
+
+    Args:
+        num_classes: see ``cx.Head``.
+        dim: see ``cx.Head``.
+        counts: see ``cx.Head``.
+        seed: of the candidates.
+        rngs: of the class vectors, whose next key is taken.
+
+    Returns:
+        The head, without a sampler.
+    """
+    head = cx.Head(num_classes, dim, sampler=None, counts=counts, rngs=nnx.clone(rngs))
+    rngs.params()  # one key alone is taken, as the draws have their own: published encoders were made of the next one
+    # The papers' output layers start without the log prior, and so do the published figures.
+    assert head.biases is not None
+    head.biases[...] = jnp.zeros_like(head.biases[...])
+    head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
+    return head

@@ -1,0 +1,93 @@
+"""`candax compare`: full softmax beside every pair of a sampler and a loss, on the same data in one run.
+
+    candax compare                          (python-stdlib; 2 minutes on 2 cores)
+    candax compare --epochs 3 --seeds 3     (with the spread over three seeds)
+
+What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time per
+step, and the fraction falls as the classes grow in number. The oracle `top_k` finds the hardest classes by scoring
+all of them, so it is as slow as the full softmax; its candidates have count 1, so that all corrections are one, and it
+is trained with the first of the losses alone. Two rows are what needs no training: the most frequent labels, and those
+of the nearest training examples.
+"""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import ClassVar
+
+from rich.console import Console
+
+from candax import data
+from candax.recipes import common
+from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
+from candax.recipes.extreme.catalog import LossName, SamplerName
+from candax.recipes.extreme.problem import PANELS, contest
+from candax.recipes.extreme.setting import Setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Compare(Setting):
+    """Trains full softmax and sampler x loss pairs; prints a table, writes results.json and compare.png."""
+
+    samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram", "top_k")
+    """Samplers to compare."""
+    losses: tuple[LossName, ...] = ("sampled_softmax", "css", "subset_softmax")
+    """Losses to compare; top_k has the first one alone."""
+    epochs: common.Positive = 1.0
+    """Passes over the training set: few, but enough for the order of the methods."""
+    seeds: common.Count = 1
+    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    out: common.Out = Path("runs/compare")
+    """Folder for results.json and compare.png."""
+    curve_examples: common.Count = 1000
+    """Test examples behind every point of the curves; the table's figures are of the whole test set."""
+    QUICK: ClassVar = {"steps": 20, "dim": 16, "curve_examples": 200, "losses": ("sampled_softmax",)}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(self.samplers and self.losses), "one or more of both", "samplers", "losses")
+
+
+def compare(settings: Compare) -> list[common.Row]:
+    """Runs the comparison and writes its files; returns the rows of the table."""
+    settings = settings.ready()
+    common.writable_folder(settings.out)
+    dataset = settings.load()
+    Console().print(
+        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples, "
+        f"{dataset.num_features:,} features, {dataset.num_classes:,} classes"
+    )
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    study = common.Study(
+        f"{dataset.name}: {dataset.num_classes:,} classes",
+        [
+            common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
+            common.Method({"method": "nearest neighbours"}, lambda folder: nearest_neighbours(dataset)),
+            *(method for seed in seeds for method in _trained(settings, dataset, seed)),
+        ],
+        (
+            common.Column("sampler, loss", "method"),
+            common.Column("P@1", "p_at_1", ".3f", spread=True),
+            common.Column("P@5", "p_at_5", ".3f"),
+            common.Column("ms/step", "ms_per_step", ".1f"),
+            common.Column("speed-up", "speedup", ".1f", common.over("ms_per_step")),
+            common.Column("to 90 %", "seconds_to_90_percent", ".1f", common.reached("p_at_1", 0.9, "seconds")),
+        ),
+        PANELS,
+        caption="to 90 %: seconds to 90 % of full softmax's P@1",
+        picture="compare.png",
+        may_change=("samplers", "losses", "seeds"),
+    )
+    return common.run(study, settings)
+
+
+def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common.Method]:
+    training = settings.training(dataset, seed=seed, curve_examples=settings.curve_examples)
+    pairs = {
+        f"{sampler}, {loss}": settings.pair(sampler, loss)
+        for sampler, loss in itertools.product(settings.samplers, settings.losses)
+        if sampler != "top_k" or loss == settings.losses[0]
+    }
+    methods = contest(training, settings.batch_size, dataset.num_classes, pairs)
+    return [dataclasses.replace(method, labels={**method.labels, "seed": seed}) for method in methods]

@@ -1,0 +1,57 @@
+"""What `compare` and `train` can be told alike: the data, the model and how it is trained."""
+
+import dataclasses
+from typing import Any
+
+from candax import data
+from candax.base import Loss, Sampler
+from candax.recipes import common
+from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme.problem import problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting(common.Settings):
+    """The data, the model and how it is trained."""
+
+    dataset: str = "python-stdlib"
+    """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
+    tf_idf: bool = False
+    """Weigh counted features by how rare they are; for data whose feature values are counts."""
+    num_sampled: common.Count = 1024
+    """Candidates that a batch shares."""
+    top_k: common.Count = 64
+    """Candidates of each example with the sampler top_k, whose step costs time in proportion to the classes."""
+    epochs: common.Positive = 3.0
+    """Passes over the training set."""
+    steps: common.Count | None = None
+    """Training steps, instead of epochs."""
+    batch_size: common.Count = 256
+    """Examples per step."""
+    dim: common.Count = 128
+    """Width of the hidden layer and of the class vectors."""
+    learning_rate: common.Positive = 5e-3
+    """Of Adam."""
+
+    def load(self) -> data.Dataset:
+        """The data set."""
+        dataset = data.load(self.dataset)
+        return data.tf_idf(dataset) if self.tf_idf else dataset
+
+    def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
+        """How it is trained on, with ``options`` of ``problem``."""
+        options = {"seed": self.seed, **options}
+        return problem(
+            dataset,
+            batch_size=self.batch_size,
+            dim=self.dim,
+            learning_rate=self.learning_rate,
+            epochs=self.epochs,
+            num_steps=self.steps,
+            **options,
+        )
+
+    def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:
+        """A sampler and a loss by name."""
+        number = min(self.top_k, self.num_sampled) if sampler == "top_k" else self.num_sampled
+        return SAMPLERS[sampler](number), LOSSES[loss]
