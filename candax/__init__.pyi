@@ -18,6 +18,8 @@ from . import (
 )
 from . import (
     models as models,
+)
+from . import (
     recipes as recipes,
 )
 from . import (
