@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.models.head import Head
 from candax.rows import Table, lookup
 
@@ -44,8 +45,7 @@ class HistoryTower(nnx.Module):
     """
 
     def __init__(self, head: Head, hidden_dim: int, *, tied: bool = True, rngs: nnx.Rngs) -> None:
-        if hidden_dim < 1:
-            raise ValueError(f"expected hidden_dim >= 1, got {hidden_dim}.")
+        check_positive("hidden_dim", hidden_dim)
         dim = head.vectors.shape[1]
         own = None if tied else Table(0.1 * jax.random.normal(rngs.params(), (head.num_classes, dim)))
         self.items: Table = head.vectors if own is None else own

@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, PyTree, UInt32
 
 from candax.base import Classes, Sampler, State, never, pytree, static_field
 from candax.models import Classifier, tables_of
-from candax.models.head import INIT
-from candax.models.head import Head as TrainedHead
+from candax.models.head import INIT, Head as TrainedHead
 from candax.models.sampled import check_sampler_and_loss
 from candax.rows.by_rows import rowwise
 from candax.rows.placement import placement, replicate, shard

@@ -11,8 +11,7 @@ import pytest
 
 import candax as cx
 from candax import samplers
-from candax.experiments import lns_figure3 as experiment
-from candax.experiments import negative_distributions as figures
+from candax.experiments import lns_figure3 as experiment, negative_distributions as figures
 from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
 from tests.commands import write_dataset
 
