@@ -56,7 +56,7 @@ def nce(
 
     Args:
         logits: see ``SampledLogits``.
-        log_normalizer: log z in nats, one number or one an example [B]; differentiable, so it may be learned.
+        log_normalizer: log z in nats, one number or one per example [B]; differentiable, so it may be learned.
         remove_hits: leave sampled classes out that are labels of the example. Common practice, but the optimum moves.
 
     Returns:

@@ -33,7 +33,7 @@ def full_softmax(
     plain form fits.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         labels: int32 ids of the true classes, distinct within an example, padded with -1.
         classes: the output layer. Rows from ``num_valid`` on are ignored, whatever they hold. Narrow vectors (bfloat16)
             are multiplied with float32 accumulation; the plain form makes a float32 copy of them.
@@ -111,7 +111,7 @@ def all_classes_as_candidates(
     """What a loss sees when every class is a candidate, of expected count 1.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         labels: ids of the true classes among those rows, padded with -1.
         classes: the output layer, or one device's shard of it.
         num_classes: valid classes, over all devices; None: as many as rows.

@@ -55,7 +55,7 @@ class Head(nnx.Module):
         if normalized and use_biases:
             raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave use_biases out.")
         if counts is not None and counts.shape != (num_classes,):
-            raise ValueError(f"expected counts of shape ({num_classes},), one a class, got {counts.shape}.")
+            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {counts.shape}.")
         self.num_classes = num_classes
         self.normalized = normalized
         length = 1.0 if normalized else 0.1

@@ -47,7 +47,7 @@ class SkipGram(nnx.Module):
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
-        """One embedding a place."""
+        """One embedding per place."""
         rows = lookup(self.words, batch.words)
         return rows.reshape(-1, rows.shape[2])
 
@@ -81,7 +81,7 @@ class CBOW(nnx.Module):
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
-        """One embedding a place; 0 where no word stands around it."""
+        """One embedding per place; 0 where no word stands around it."""
         vectors = lookup(self.words, batch.words)
         inside = jnp.asarray(batch.neighbours).astype(vectors.dtype)
         weights = inside / jnp.maximum(jnp.sum(inside, axis=-1, keepdims=True), 1)

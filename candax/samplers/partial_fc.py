@@ -39,8 +39,8 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     log(S / P) and all other classes -inf. Choose S above the labels of a group.
 
     Args:
-        num_sampled: S, candidates a group.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_sampled: S, candidates per group.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
         A ``Sampler``; its state is that of ``uniform`` without replacement. Slots in excess of the valid classes are

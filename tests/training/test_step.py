@@ -16,7 +16,7 @@ from tests.training import problems
 
 SAMPLERS = {
     "uniform": cx.samplers.uniform(12),
-    "uniform, a set an example": cx.samplers.uniform(12, num_groups=None),
+    "uniform, a set per example": cx.samplers.uniform(12, num_groups=None),
     "log_uniform, no replacement": cx.samplers.log_uniform(12, num_groups=4, replacement=False),
     "unigram": cx.samplers.unigram(12),
     "top_k": cx.samplers.top_k(5),
