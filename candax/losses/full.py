@@ -40,7 +40,7 @@ def full_softmax(
         block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
 
     Returns:
-        One loss an example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
+        One loss per example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
         to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
 
     Raises:
