@@ -7,8 +7,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from candax.experiments import catalog, compare, setup
+from candax.experiments import compare, setup
 from candax.experiments.contest import reaching
+from candax.recipes.extreme import catalog
 from tests.commands import fails, run, write_dataset
 
 FIELDS = {
@@ -153,5 +154,5 @@ def test_time_to_a_threshold_lies_between_measurements():
 
 def test_experiments_run_through_the_command_line(tmp_path, capsys):
     run("experiment", "css-figure1", "--num-problems", 200, "--num-classes", 100, "--out", tmp_path / "out")
-    assert (tmp_path / "out" / "figure1.png").exists()
+    assert (tmp_path / "out" / "css_figure1.png").exists()
     assert "--num-problems of 200" in fails(capsys, "experiment", "css-figure1", "--num-problems", 3)

@@ -63,6 +63,10 @@ CI_ONLY: dict[str, set[str]] = {
     "models/test_projection.py": ALL,
     "models/test_scoring.py": {"test_hits_are_those_of_brute_force"},
     "models/test_windows.py": ALL,
+    "recipes/test_common.py": {
+        "test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds",
+        "test_a_training_that_was_killed_goes_on_where_it_was",
+    },
     "rows/test_by_rows.py": {
         "test_untouched_rows_stay_bit_for_bit",
         "test_with_every_row_touched_it_is_the_dense_optimizer",

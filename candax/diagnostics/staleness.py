@@ -9,19 +9,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 from rich.box import SIMPLE
 from rich.table import Table
 
-from candax.base import Candidates, KeyArray, Query, Sampler, State
+from candax.base import Candidates, KeyArray, Query, State
 from candax.blocks import streaming_evaluate
 from candax.cosines import as_scored
 from candax.diagnostics.report import with_error
 from candax.diagnostics.statistics import NOTHING, Measure, mean
 from candax.diagnostics.top_k import top_k_share, which_count
-from candax.training import Program, TrainState
+from candax.models.head import Head
+from candax.training import embed
 from candax.training.checking import check_ids
 from candax.training.feed import BatchSource
+from candax.training.optimizer import Optimizer
+from candax.training.trainer import Trainer, head_of, loss_of_labels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,9 +53,8 @@ class Staleness:
 
 
 def measure_staleness(
-    program: Program,
-    sampler: Sampler,
-    state: TrainState,
+    model: nnx.Module,
+    optimizer: Optimizer,
     batches: BatchSource,
     measured: Sequence[Any],
     *,
@@ -72,13 +75,12 @@ def measure_staleness(
     may share candidates, so they count as one observation.
 
     Cost, beside that of training: at each time a refresh, and for each measured batch the logits of all classes. The
-    sampler's schedule is not asked. Memory: two copies of the sampler's state and one of the training state.
+    sampler's schedule is not asked. Memory: two copies of the sampler's state and one of model and optimizer.
 
     Args:
-        program: built with ``sampler``.
-        sampler: the same; adaptive, as others lose nothing.
-        state: where training stands. It is copied: the caller's stays valid.
-        batches: what training goes on with, from the batch of step ``state.step``.
+        model: whose head has an adaptive sampler, as others lose nothing; where training stands. It is copied.
+        optimizer: of the model, copied too.
+        batches: what training goes on with, from the batch of step ``optimizer.step``.
         measured: at least 2 batches, of test examples, say; their size is the one that candidates are drawn for.
         num_steps: steps to train.
         every: steps between measurements.
@@ -97,36 +99,40 @@ def measure_staleness(
         >>> from flax import nnx
         >>> from scipy.sparse import csr_array
         >>> import candax as cx
-        >>> model = cx.models.Classifier(
-        ...     cx.models.SparseMLP(9, 4, rngs=nnx.Rngs(0)), cx.models.Head(9, 4, rngs=nnx.Rngs(1))
-        ... )
         >>> sampler = cx.samplers.lsh(hash=cx.samplers.simhash(), num_tables=4, num_hashes=2)
-        >>> program = cx.training.build(model, sampler=sampler, loss=cx.losses.css, optimizer=optax.sgd(1.0))
+        >>> head = cx.Head(9, 4, sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(1))
+        >>> model = cx.models.Classifier(cx.models.SparseMLP(9, 4, rngs=nnx.Rngs(0)), head)
         >>> eye = cx.data.Examples(csr_array(np.eye(9, dtype=np.float32)), csr_array(np.eye(9, dtype=bool)))
         >>> batches = cx.data.Batches(eye, batch_size=3, seed=0)
         >>> result = measure_staleness(
-        ...     program, sampler, program.init(0), batches, [batches[0, 0], batches[0, 1]],
+        ...     model, cx.Optimizer(model, optax.sgd(1.0)), batches, [batches[0, 0], batches[0, 1]],
         ...     num_steps=5, every=2, top_k=3, key=jax.random.key(0),
         ... )
         >>> result.steps.tolist(), float(result.lost.value[0])
         ([0, 2, 4, 5], 0.0)
     """
-    _check(program, measured, num_steps, every, top_k)
+    given = head_of(model)
+    _check(given, measured, num_steps, every, top_k)
+    assert given.sampler is not None
+    # Copies: a step donates its arrays.
+    model, optimizer = nnx.merge(*_copied(nnx.split((model, optimizer))))
+    head, sampler = head_of(model), given.sampler
+    assert head.state is not None
     key_refresh, key_draw = jax.random.split(key)
     refresh = jax.jit(sampler.refresh)  # not donated: the old state is still needed
 
     def refreshed_sampler() -> State:
-        return refresh(state.sampler, key_refresh, program.classes(state))
+        return refresh(head.state.get_value(), key_refresh, head.classes())
 
     def measure() -> tuple[Measure, Measure, Measure]:
-        classes, fresh = program.classes(state), refreshed_sampler()
+        classes, fresh = head.classes(), refreshed_sampler()
         stale_and_fresh = []
         for i, batch in enumerate(measured):
-            embeddings = as_scored(program.embed(state, batch), classes.normalized)
+            embeddings = as_scored(embed(model, batch), classes.normalized)
             query = Query(embeddings, jnp.asarray(batch.labels), classes)
             key_batch = jax.random.fold_in(key_draw, i)
             stale, refreshed, counted = map(
-                np.asarray, _shares(sampler.sample, top_k, state.sampler, fresh, key_batch, query)
+                np.asarray, _shares(sampler.sample, top_k, head.state.get_value(), fresh, key_batch, query)
             )
             if counted.any():
                 stale_and_fresh.append([stale[counted].mean(dtype=float), refreshed[counted].mean(dtype=float)])
@@ -135,16 +141,17 @@ def measure_staleness(
         stale, refreshed = np.array(stale_and_fresh).T
         return mean(stale), mean(refreshed), mean(refreshed - stale)
 
-    # Copies: a step donates its state, each array of it once.
-    state = jax.tree.map(jnp.array, state.with_sampler(refreshed_sampler()))
-    start, found, steps = int(state.step), [measure()], [0]
+    head.state.set_value(jax.tree.map(jnp.array, refreshed_sampler()))
+    trainer = Trainer(model, optimizer, loss_of_labels, 1)
+    start, found, steps = int(optimizer.step[...]), [measure()], [0]
     for step in range(1, num_steps + 1):
         batch = batches[divmod(start + step - 1, batches.batches_per_epoch)]
-        check_ids(batch.labels, program.num_classes, f"labels of the batch of step {step}")
-        state, loss = program.step(state, batch)
+        check_ids(batch.labels, head.num_classes, f"labels of the batch of step {step}")
+        loss, _ = trainer.step(trainer.place(batch))
         if step % every == 0 or step == num_steps:
             if not np.isfinite(loss):
                 raise FloatingPointError(f"the loss is {float(loss)} at step {start + step}. Lower the learning rate.")
+            trainer.synchronise()
             found.append(measure())
             steps.append(step)
     recall, fresh_recall, lost = (
@@ -152,6 +159,11 @@ def measure_staleness(
     )
     num_examples = sum(len(batch.labels) for batch in measured)
     return Staleness(np.array(steps), recall, fresh_recall, lost, top_k, num_examples)
+
+
+def _copied(parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    graph, arrays = parts
+    return graph, jax.tree.map(jnp.array, arrays)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -173,15 +185,17 @@ def _shares(
     return held(stale), held(fresh), jnp.any(counts, axis=1)
 
 
-def _check(program: Program, measured: Sequence[Any], num_steps: int, every: int, top_k: int) -> None:
+def _check(head: Head, measured: Sequence[Any], num_steps: int, every: int, top_k: int) -> None:
+    if head.sampler is None:
+        raise ValueError("expected a head with a sampler, got one without: there is nothing to become stale.")
     if num_steps < 1 or every < 1:
         raise ValueError(f"expected num_steps and every of 1 or more, got {num_steps} and {every}.")
-    if not 1 <= top_k <= program.num_classes:
-        raise ValueError(f"expected top_k from 1 to {program.num_classes}, the number of classes, got {top_k}.")
+    if not 1 <= top_k <= head.num_classes:
+        raise ValueError(f"expected top_k from 1 to {head.num_classes}, the number of classes, got {top_k}.")
     if len(measured) < 2:
         raise ValueError(f"expected 2 batches or more to measure (standard errors are over them), got {len(measured)}.")
     for i, batch in enumerate(measured):
-        check_ids(batch.labels, program.num_classes, f"labels of batch {i} of those to measure")
+        check_ids(batch.labels, head.num_classes, f"labels of batch {i} of those to measure")
 
 
 def staleness_table(results: Mapping[str, Staleness]) -> Table:

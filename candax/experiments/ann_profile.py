@@ -1,6 +1,6 @@
 """ANN Softmax, table 5 and figure 5: where a step's time and memory go, and accuracy against time.
 
-    python -m candax.experiments.ann_profile
+    candax experiment ann-profile
 
 Table 5, with 100,000 classes: milliseconds of each part of a step's work on the head, by themselves, median of several:
 retrieval (drawing candidates and finding their distinct rows), forward (gathering rows, cosines), loss forward and
@@ -23,144 +23,99 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-import json
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
-import tyro
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
-from candax.experiments import ann_methods, ann_setup, setup
+from candax.diagnostics.head_profile import PARTS, profile
+from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, MethodName
-from candax.experiments.head_profile import PARTS, Profile, profile
-from candax.pictures import save_picture
-from candax.training import Program, TrainState
-from candax.training.metrics_log import write_atomically
+from candax.recipes import common
+from candax.recipes.faces import Faces, make_problem
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNProfile(ann_setup.Settings):
-    """Times the parts of a step, then trains by every method; prints a table, writes results.json and profile.png."""
+class ANNProfile(Faces):
+    """Times the parts of a step, then trains by every method; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
     """Methods; hf_softmax takes much the longest."""
-    profile_classes: int = 100_000
+    profile_classes: common.Count = 100_000
     """Classes of table 5."""
-    repeats: int = 5
+    repeats: common.Count = 5
     """Timings behind each median."""
-    num_classes: int = 10_000
+    num_classes: common.Count = 10_000
     """Classes of figure 5."""
-    epochs: float = 3
+    epochs: common.Positive = 3
     """Passes over the samples, for figure 5."""
-    out: setup.Out = Path("runs/ann_profile")
-    """Folder for results.json and profile.png."""
+
+    QUICK: ClassVar = {
+        **Faces.QUICK,
+        **{"epochs": 0.5, "methods": ("full_softmax", "ann_softmax"), "profile_classes": 200, "repeats": 1},
+    }
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """Accuracy on the way: (seconds, top_1)."""
-
-    method: str
-    ms_per_step: float
-    points: list[tuple[float, float]]
+_PARTS, _CURVE = "table 5", "figure 5"
+COLUMNS = [
+    *common.columns(of="", num_classes=",", method="", **dict.fromkeys((*PARTS, "ms_per_step"), ".1f")),
+    *common.columns(scratch_mb=".0f", state_mb=".0f", top_1=".3f"),
+]
 
 
-def ann_profile(settings: ANNProfile) -> tuple[list[Profile], list[Curve]]:
-    """Runs the experiment and writes its files; returns the profiles and the curves."""
-    if settings.repeats < 1:
-        raise ValueError(f"expected --repeats of 1 or more, got {settings.repeats}.")
-    problem = ann_setup.make_problem(settings, pairs=20, probes=1, distractors=1)
-    out = setup.writable_folder(settings.out)
-    loss, device = LOSSES["softmax"], jax.devices()[0].device_kind
-    about = (
-        f"{device}: batch {settings.batch_size}, dim {settings.dim}, candidates: {settings.rate:g} of the classes, "
-        f"{settings.num_groups} groups"
+def ann_profile(settings: ANNProfile) -> list[common.Row]:
+    """Runs the study; a row for each method with the parts of its time, and one for each with its accuracy."""
+    settings = settings.ready()
+    large = dataclasses.replace(settings, num_classes=settings.profile_classes)
+    parts = {"ylabel": "ms per step, head alone", "title": f"{_PARTS}: {large.num_classes:,} classes"}
+    curve = {"xlabel": "training time in seconds, encoder included (log scale)", "xscale": "log"}
+    top_1 = {"ylabel": "top-1 on new samples of the training classes"}
+    study = common.Study(
+        f"{jax.devices()[0].device_kind}: batch {settings.batch_size}, dim {settings.dim}, candidates: "
+        f"{settings.rate:g} of the classes, {settings.num_groups} groups; ms",
+        [*_profiled(large), *_trained(settings)],
+        COLUMNS,
+        (
+            common.Panel(common.bars(PARTS, where=lambda row: row["of"] == _PARTS), parts),
+            common.Panel(
+                common.curves("seconds", "top_1", marker="o"),
+                {**curve, **top_1, "title": f"{_CURVE}: {settings.num_classes:,} classes"},
+            ),
+        ),
     )
-    profiles: list[Profile] = []
-    curves: list[Curve] = []
+    return common.run(study, settings)
 
-    def write() -> None:
-        # After every method: a long run that is cut off leaves what it has.
-        results: dict[str, Any] = {"data": about}
-        results["profiles"] = [dataclasses.asdict(row) for row in profiles]
-        results["curves"] = [dataclasses.asdict(curve) for curve in curves]
-        write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
 
-    large = ann_setup.make_problem(
-        dataclasses.replace(settings, num_classes=settings.profile_classes), tests=1, pairs=20, probes=1, distractors=1
-    )
-    sizes = ann_methods.sizes_of(large.settings, large.batches.batches_per_epoch)
-    for method in settings.methods:
-        sampler, function = ann_methods.method(method, sizes, loss)
-        program = ann_setup.make_program(large, sampler, function)
-        period = sizes.graph_period if method == "knn_softmax" else sizes.period
-        optimizer = ann_setup.make_optimizer(large)
-        batch = large.batches[0, 0]
-        profiles.append(
-            profile(method, program, sampler, loss, optimizer, batch, period=period, repeats=settings.repeats)
+def _profiled(settings: ANNProfile) -> list[common.Method]:
+    """Table 5."""
+    problem = make_problem(settings, tests=1, pairs=20, probes=1, distractors=1)
+    sizes, training = ann_methods.sizes_of(settings), problem.training()
+
+    def run(name: MethodName) -> dict[str, Any]:
+        loss = LOSSES["softmax"]
+        nodes = training.make(*ann_methods.method(name, sizes, loss))
+        period = sizes.graph_period if name == "knn_softmax" else sizes.period
+        found = profile(*nodes, loss, problem.batches[0, 0], period=period, repeats=settings.repeats)
+        sizes_in_mb = {"scratch_mb": found.scratch_bytes / 1e6, "state_mb": found.state_bytes / 1e6}
+        return {**found.milliseconds, "ms_per_step": found.ms_per_step, **sizes_in_mb}
+
+    def method(name: MethodName) -> common.Method:
+        return common.Method(
+            {"of": _PARTS, "num_classes": settings.num_classes, "method": name}, lambda folder: run(name)
         )
-        write()
-    Console().print(_table(f"{settings.profile_classes:,} classes, ms; {about}", profiles))
-    sizes = ann_methods.sizes_of(settings, problem.batches.batches_per_epoch)
-    for method in settings.methods:
-        trained = ann_setup.train(
-            problem, method, *ann_methods.method(method, sizes, loss), evaluate=_top_1_of(problem)
+
+    return [method(name) for name in settings.methods]
+
+
+def _trained(settings: ANNProfile) -> list[common.Method]:
+    """Figure 5."""
+    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
+    sizes = ann_methods.sizes_of(settings)
+    training = problem.training(measure=problem.top_1, on_the_way=problem.top_1)
+
+    def method(name: MethodName) -> common.Method:
+        by = ann_methods.method(name, sizes, LOSSES["softmax"])
+        return common.Method(
+            {"of": _CURVE, "num_classes": settings.num_classes, "method": name}, training.by(*by, name)
         )
-        points = [(record["seconds"], record["top_1"]) for record in trained.records]
-        curves.append(Curve(method, trained.ms_per_step, points))
-        write()
-    _draw(profiles, curves, settings, about, out / "profile.png")
-    return profiles, curves
 
-
-def _top_1_of(problem: ann_setup.Problem) -> Any:
-    def measure(program: Program, state: TrainState) -> dict[str, float]:
-        return {"top_1": ann_setup.top_1(problem, program, state)}
-
-    return measure
-
-
-def _table(title: str, profiles: list[Profile]) -> Table:
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for row in profiles:
-        table.add_column(row.method, justify="right")
-    for part in PARTS:
-        table.add_row(part.replace("_", " "), *(f"{row.milliseconds[part]:.1f}" for row in profiles))
-    table.add_row("head", *(f"{sum(row.milliseconds.values()):.1f}" for row in profiles))
-    table.add_row("step", *(f"{row.ms_per_step:.1f}" for row in profiles))
-    table.add_row("scratch, MB", *(f"{row.scratch_bytes / 1e6:.0f}" for row in profiles))
-    table.add_row("state, MB", *(f"{row.state_bytes / 1e6:.0f}" for row in profiles))
-    return table
-
-
-def _draw(profiles: list[Profile], curves: list[Curve], settings: ANNProfile, about: str, path: Path) -> None:
-    """The parts of the time on top of each other; accuracy against time."""
-    with save_picture(path, columns=2, size=(14, 5.5), share_y=False) as axes:
-        names = [row.method for row in profiles]
-        below = [0.0] * len(profiles)
-        for part in PARTS:
-            values = [row.milliseconds[part] for row in profiles]
-            axes[0].bar(names, values, bottom=below, label=part.replace("_", " "))
-            below = [a + b for a, b in zip(below, values, strict=True)]
-        axes[0].set(ylabel="ms a step, head alone", title=f"table 5: {settings.profile_classes:,} classes")
-        axes[0].legend(fontsize="small")
-        for curve in curves:
-            look = {"color": "black", "linewidth": 2.5} if curve.method == "full_softmax" else {}
-            seconds, accuracy = zip(*curve.points, strict=True)
-            axes[1].plot(seconds, accuracy, "o-", label=curve.method, **look)
-        axes[1].set(
-            xlabel="training time in seconds, encoder included (log scale)",
-            ylabel="top-1 on new samples of the training classes",
-            xscale="log",
-            title=f"figure 5: {settings.num_classes:,} classes",
-        )
-        axes[1].legend(fontsize="small")
-        axes[0].figure.suptitle(about)
-
-
-if __name__ == "__main__":
-    ann_profile(tyro.cli(ANNProfile))
+    return [method(name) for name in settings.methods]

@@ -1,6 +1,6 @@
 """ANN Softmax, tables 1 and 2 and figure 4: what retrieval finds, and what of it shows in accuracy.
 
-    python -m candax.experiments.ann_recall
+    candax experiment ann-recall
 
 On generated identities, with the softmax of scaled cosines: top-1 accuracy on new samples of the training classes, and
 recall, the share of an example's k best classes that retrieval finds (k by equation 8), as the mean over six points of
@@ -23,228 +23,147 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from candax.base import Classes, Query, Sampler
 from candax.blocks import streaming_top_k
 from candax.cosines import unit
 from candax.diagnostics.top_k import top_k_share
-from candax.experiments import ann_methods, ann_setup, setup
-from candax.experiments.ann_methods import LOSSES, MethodName, Sizes
-from candax.pictures import save_picture
-from candax.training import Program, TrainState
-from candax.training.metrics_log import write_atomically
+from candax.experiments import ann_methods
+from candax.experiments.ann_methods import LOSSES, MethodName
+from candax.recipes import common
+from candax.recipes.faces import Faces, Problem, make_problem
 
 SweepName = Literal["method", "num_groups", "period", "num_centers", "hm_num", "num_kept"]
-
-_WITHOUT_RETRIEVAL: tuple[MethodName, ...] = ("full_softmax", "partial_fc")
-
-_LABELS = {
+TITLES: dict[SweepName, str] = {
     "method": "table 1: accuracy and recall",
-    "num_groups": "table 2: groups a batch",
+    "num_groups": "table 2: groups per batch",
     "period": "figure 4a: T, steps",
     "num_centers": "figure 4b: centres",
     "hm_num": "figure 4c: HM_num / classes",
     "num_kept": "figure 4d: k' / HM_num",
 }
+# T is a share of an epoch (from the whole training on the index is never built again), HM_num one of all classes, k'
+# one of HM_num. Table 1 has numbers of hash tables.
+VALUES: dict[SweepName, tuple[float, ...]] = {
+    "method": (8, 32),
+    "num_groups": (1, 2, 4, 8, 16),
+    "period": (0.05, 1, 10),
+    "num_centers": (8, 32, 128, 512),
+    "hm_num": (0.02, 0.05, 0.2, 0.5),
+    "num_kept": (0.02, 0.3, 1.0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNRecall(ann_setup.Settings):
-    """Trains with one retrieval after another; prints a table, writes results.json and recall.png."""
+class ANNRecall(Faces):
+    """Trains with one retrieval after another; prints a table, writes results.json and a picture."""
 
-    epochs: float = 3
+    epochs: common.Positive = 3
     """Passes over the samples."""
-    sweeps: tuple[SweepName, ...] = ("method", "num_groups", "period", "num_centers", "hm_num", "num_kept")
+    sweeps: tuple[SweepName, ...] = tuple(TITLES)
     """What to change: table 1, table 2, figure 4a to d."""
-    num_tables: tuple[int, ...] = (8, 32)
-    """L of LSH."""
-    groups: tuple[int, ...] = (1, 2, 4, 8, 16)
-    """Groups a batch."""
-    periods: tuple[float, ...] = (0.05, 1, 10)
-    """T as a share of an epoch; from the whole training on the index is never built again."""
-    centers: tuple[int, ...] = (8, 32, 128, 512)
-    """Lists."""
-    hm_num: tuple[float, ...] = (0.02, 0.05, 0.2, 0.5)
-    """Codes seen, as a share of all classes."""
-    num_kept: tuple[float, ...] = (0.02, 0.3, 1.0)
-    """Codes kept, as a share of those seen."""
-    out: setup.Out = Path("runs/ann_recall")
-    """Folder for results.json and recall.png."""
+    values: tuple[common.Positive, ...] = ()
+    """To give what is changed, instead of the study's own."""
+
+    QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "values": (0.1, 1.0)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One trained model; recall is None where no classes are retrieved, or all."""
-
-    sweep: str
-    method: str
-    value: float | None
-    k: int
-    recall: float | None
-    top_1: float
-    ms_per_step: float
+COLUMNS = (
+    *common.columns(sweep="", method="", value="g", k=""),
+    common.Column("recall", "recall", ".3f", lambda row, rows: _mean_recall(row)),
+    *common.columns(top_1=".4f", ms_per_step=".1f"),
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """What to train: ``found`` is the sampler whose recall is measured."""
-
-    sweep: str
-    method: str
-    value: float | None
-    k: int
-    found: Sampler | None
-    sampler: Sampler | None
-    loss: Callable[..., Any]
-
-
-def ann_recall(settings: ANNRecall) -> list[Row]:
-    """Runs the experiment and writes its files; returns the rows."""
-    problem = ann_setup.make_problem(settings, pairs=20, probes=1, distractors=1)
-    plans = _plans(settings, problem)
-    out = setup.writable_folder(settings.out)
-    about = (
+def ann_recall(settings: ANNRecall) -> list[common.Row]:
+    """Runs the study; a row for each trained model, with recall None where all classes are candidates."""
+    settings = settings.ready()
+    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
+    study = common.Study(
         f"{settings.num_classes:,} identities, {problem.num_steps:,} steps of {settings.batch_size}, "
-        f"{settings.num_sampled:,} candidates a group"
+        f"{settings.num_sampled:,} candidates per group",
+        [method for sweep in settings.sweeps for method in _methods(settings, problem, sweep)],
+        COLUMNS,
+        [_panel(sweep) for sweep in settings.sweeps],
+        "paper: accuracy follows recall, and needs an index that is built again",
     )
-    Console().print(about)
-    rows = []
-    for plan in plans:
-        name = f"{plan.method}, {plan.sweep}" if plan.value is None else f"{plan.method}, {plan.sweep} {plan.value:g}"
-        measure = None if plan.found is None else _recall_of(problem, plan.found, plan.k)
-        trained = ann_setup.train(problem, name, plan.sampler, plan.loss, evaluate=measure)
-        accuracy = ann_setup.top_1(problem, trained.program, trained.state)
-        recall = None if measure is None else float(np.mean([record["recall"] for record in trained.records]))
-        rows.append(Row(plan.sweep, plan.method, plan.value, plan.k, recall, accuracy, trained.ms_per_step))
-        # After every model: a long run that is cut off leaves what it has.
-        write_atomically(
-            out / "results.json",
-            json.dumps({"data": about, "rows": [dataclasses.asdict(row) for row in rows]}, indent=1) + "\n",
-        )
-    Console().print(_table(about, rows))
-    _draw(rows, about, out / "recall.png")
-    return rows
+    return common.run(study, settings)
 
 
-def _plans(settings: ANNRecall, problem: ann_setup.Problem) -> list[_Plan]:
-    per_epoch, loss = problem.batches.batches_per_epoch, LOSSES["softmax"]
-    base = ann_methods.sizes_of(settings, per_epoch)
-    hm_num = max(1, settings.num_classes // 10)
-    plans = []
-
-    def add(sweep: SweepName, method: str, value: float | None, **changes: Any) -> None:
-        if sweep in settings.sweeps:
-            sizes: Sizes = dataclasses.replace(base, **changes)
-            found = ann_methods.RETRIEVALS[method](sizes)
-            plans.append(_Plan(sweep, method, value, sizes.k, found, ann_methods.grouped(found, sizes), loss))
-
-    if "method" in settings.sweeps:
-        for name in _WITHOUT_RETRIEVAL:
-            sampler, function = ann_methods.method(name, base, loss)
-            plans.append(_Plan("method", name, None, base.k, sampler, sampler, function))
-    add("method", "ann_softmax", None)
-    add("method", "hf_softmax", None)
-    for number in settings.num_tables:
-        add("method", "lsh_softmax", number, num_tables=number)
-    for number in settings.groups:
-        add("num_groups", "ann_softmax", number, num_groups=number)
-    for share in settings.periods:
-        period = max(1, round(share * per_epoch))
-        add("period", "ann_softmax", min(period, problem.num_steps), period=period)
-    for number in settings.centers:
-        add("num_centers", "ann_softmax", number, num_centers=number)
-    for share in settings.hm_num:
-        # k' stays what it is by default, so that only the codes seen differ.
-        seen = max(1, round(share * settings.num_classes))
-        add("hm_num", "ann_softmax", share, hm_num=seen, num_kept=max(1, min(seen, hm_num // 10)))
-    for share in settings.num_kept:
-        add("num_kept", "ann_softmax", share, hm_num=hm_num, num_kept=max(1, round(share * hm_num)))
-    return plans
+def _mean_recall(row: common.Row) -> float | None:
+    return float(np.mean(row["curve"]["recall"])) if row["curve"] else None
 
 
-def _recall_of(problem: ann_setup.Problem, found: Sampler, k: int) -> Callable[[Program, TrainState], dict[str, float]]:
+def _panel(sweep: SweepName) -> common.Panel:
+    """Accuracy on the left scale, recall on the right one; table 1 has one against the other."""
+
+    def here(row: common.Row) -> bool:
+        return row["sweep"] == sweep and row["recall"] is not None
+
+    def all_classes(rows: Sequence[common.Row]) -> float | None:
+        return next((row["top_1"] for row in rows if row["method"] == "full_softmax"), None)
+
+    axes: dict[str, Any] = {"title": TITLES[sweep], "ylabel": "top-1 on new samples of the training classes"}
+    reference = common.level("all classes", all_classes)
+    if sweep == "method":
+        points = common.sweep("recall", "top_1", by=lambda row: f"{row['method']}, {row['value']}", where=here)
+        return common.Panel((points, reference), {**axes, "xlabel": "recall", "xlim": (0, 1)})
+    accuracy = common.sweep("value", "top_1", by=lambda row: "top-1", where=here)
+    found = common.sweep("value", "recall", by=lambda row: "recall (right)", where=here, right=True, marker="s")
+    return common.Panel((accuracy, found, reference), {**axes, "xscale": "log"})
+
+
+def _methods(settings: ANNRecall, problem: Problem, sweep: SweepName) -> Iterator[common.Method]:
+    base, loss = ann_methods.sizes_of(settings), LOSSES["softmax"]
+    seen = max(1, settings.num_classes // 10)
+
+    def method(name: MethodName, value: float | None, **changes: Any) -> common.Method:
+        sizes = dataclasses.replace(base, **changes)
+        by: tuple[Any, Any] = ann_methods.method(name, sizes, loss)
+        found = ann_methods.RETRIEVALS[name](sizes) if name in ann_methods.RETRIEVALS else by[0]
+        measure = None if found is None else _recall(problem, found, sizes.k)
+        training = problem.training(measure=problem.top_1, on_the_way=measure)
+        labels = {"sweep": sweep, "method": name, "value": value, "k": sizes.k}
+        return common.Method(labels, training.by(*by, f"{name}, {sweep}"))
+
+    if sweep == "method":
+        names: tuple[MethodName, ...] = ("full_softmax", "partial_fc", "ann_softmax", "hf_softmax")
+        yield from (method(name, None) for name in names)
+    for value in settings.values or VALUES[sweep]:
+        if sweep == "method":
+            yield method("lsh_softmax", value, num_tables=int(value))
+        elif sweep == "period":
+            period = max(1, round(value * settings.batches_per_epoch))
+            yield method("ann_softmax", min(period, problem.num_steps), period=period)
+        elif sweep == "hm_num":
+            # k' stays what it is by default, so that only the codes seen differ.
+            codes = max(1, round(value * settings.num_classes))
+            yield method("ann_softmax", value, hm_num=codes, num_kept=max(1, min(codes, seen // 10)))
+        elif sweep == "num_kept":
+            yield method("ann_softmax", value, hm_num=seen, num_kept=max(1, round(value * seen)))
+        else:
+            yield method("ann_softmax", int(value), **{sweep: int(value)})
+
+
+def _recall(problem: Problem, found: Sampler, k: int) -> Callable[[Any], dict[str, float]]:
     # As many as a batch has: Partial FC's candidates are its labels, first of all.
     number = problem.settings.batch_size
-    inputs, ids = problem.test_inputs[:number], problem.test_ids[:number]
+    inputs, labels = problem.test_inputs[:number], problem.test_ids[:number, None].astype(np.int32)
 
     @jax.jit
     def recall(sampler_state: Any, embeddings: jax.Array, labels: jax.Array, classes: Classes) -> jax.Array:
-        query = Query(unit(embeddings), labels, classes)
-        candidates = found.sample(sampler_state, jax.random.key(0), query)
+        candidates = found.sample(sampler_state, jax.random.key(0), Query(unit(embeddings), labels, classes))
         scores, best = streaming_top_k(embeddings, classes, k)
         return jnp.mean(top_k_share(candidates, best, scores > -jnp.inf))
 
-    def measure(program: Program, state: TrainState) -> dict[str, float]:
-        embeddings = ann_setup.embed(program, state, inputs)
-        labels = ids[:, None].astype(np.int32)
-        return {"recall": float(recall(state.sampler, embeddings, labels, program.classes(state)))}
+    def measure(model: Any) -> dict[str, float]:
+        state, classes = model.head.state.get_value(), model.head.classes()
+        return {"recall": float(recall(state, jnp.asarray(problem.embed(model, inputs)), labels, classes))}
 
     return measure
-
-
-def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0))
-    for column in ("sweep", "method"):
-        table.add_column(column, no_wrap=True)
-    for column in ("value", "k", "recall", "top-1", "ms/step"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.sweep,
-            row.method,
-            "-" if row.value is None else f"{row.value:g}",
-            str(row.k),
-            "-" if row.recall is None else f"{row.recall:.3f}",
-            f"{row.top_1:.4f}",
-            f"{row.ms_per_step:.1f}",
-        )
-    return table
-
-
-def _draw(rows: list[Row], title: str, path: Path) -> None:
-    """A panel a sweep: accuracy on the left scale, recall on the right one; table 1 has one against the other."""
-    sweeps = list(dict.fromkeys(row.sweep for row in rows))
-    reference = next((row.top_1 for row in rows if row.method == "full_softmax"), None)
-    with save_picture(path, columns=len(sweeps), size=(1 + 3.4 * len(sweeps), 5), share_y=True) as axes:
-        for axis, sweep in zip(axes, sweeps, strict=True):
-            some = [row for row in rows if row.sweep == sweep and row.recall is not None]
-            if reference is not None:
-                axis.axhline(reference, color="black", linewidth=1)
-            if sweep == "method":
-                for row in some:
-                    name = row.method if row.value is None else f"{row.method}, L = {row.value:g}"
-                    axis.scatter(row.recall, row.top_1, label=name)
-                axis.set(xlabel="recall", xlim=(0, 1))
-                axis.legend(fontsize="small")
-            else:
-                values = [row.value for row in some]
-                axis.plot(values, [row.top_1 for row in some], "o-")
-                axis.set(xscale="log")
-                axis.set_xticks(values, [f"{value:g}" for value in values])
-                axis.minorticks_off()
-                right = axis.twinx()
-                right.plot(values, [row.recall for row in some], "s:", color="gray")
-                right.set(ylim=(0, 1))
-                if sweep == sweeps[-1]:
-                    right.set_ylabel("recall (squares)", color="gray")
-                else:
-                    right.set_yticklabels([])
-            axis.set(title=_LABELS[sweep])
-        axes[0].set(ylabel="top-1 on new samples of the training classes (line: all classes)")
-        axes[0].figure.suptitle(f"{title}\npaper: accuracy follows recall, and needs an index that is built again")
-
-
-if __name__ == "__main__":
-    ann_recall(tyro.cli(ANNRecall))

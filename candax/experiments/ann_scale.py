@@ -1,9 +1,9 @@
 r"""ANN Softmax, table 6: accuracy by method as the number of classes grows.
 
-    python -m candax.experiments.ann_scale
-    python -m candax.experiments.ann_scale --min-classes 100000 --max-classes 100000 \
+    candax experiment ann-scale
+    candax experiment ann-scale --min-classes 100000 --max-classes 100000 \
         --warm-start 1000 --max-steps 800 --learning-rate 3e-3
-    python -m candax.experiments.ann_scale --min-classes 1000000 --max-classes 1000000 --rate 0.01 \
+    candax experiment ann-scale --min-classes 1000000 --max-classes 1000000 --rate 0.01 \
         --warm-start 1000 --max-steps 200 --learning-rate 3e-3
 
 Generated identities, 10^3, 10^4, ... of them up to ``--max-classes``; top-1 accuracy on new samples of the training
@@ -28,174 +28,134 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 """
 
 import dataclasses
-import json
+import functools
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
-import numpy as np
 import tyro
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from candax import losses
-from candax.experiments import ann_methods, ann_setup, ann_warm_start, setup
+from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, MethodName
-from candax.pictures import save_picture
-from candax.training.metrics_log import write_atomically
+from candax.recipes import common
+from candax.recipes.faces import Faces, Problem, make_pretrained, make_problem
 
 # Methods whose step or build looks at all classes, and the number of classes from which on they are left out.
 _TOO_MANY = {"full_softmax": 10**6, "knn_softmax": 10**6}
+_START = "start"
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNScale(ann_setup.Settings):
-    """Trains every method at every number of classes; prints a table, writes results.json and scale.png."""
+class ANNScale(Faces):
+    """Trains every method at every number of classes; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "partial_fc")
     """Methods."""
     num_classes: tyro.conf.Suppress[int] = 10_000
-    min_classes: int = 1000
+    min_classes: common.Count = 1000
     """The first number of classes."""
-    max_classes: int = 10_000
+    max_classes: common.Count = 10_000
     """The last one; each is ten times the one before."""
-    seeds: int = 3
+    seeds: common.Count = 3
     """Trainings of each, with seeds from --seed on."""
-    epochs: float = 3
+    epochs: common.Positive = 3
     """Passes over the samples."""
-    min_steps: int = 1500
+    min_steps: common.Count = 1500
     """Training steps at least, for few classes."""
-    max_steps: int | None = None
+    max_steps: common.Count | None = None
     """Training steps at most, for many."""
-    warm_start: int = 0
+    warm_start: common.NonNegative = 0
     """Identities that the encoder is trained on beforehand; class vectors then start as means of embeddings, and a row
     "start" says how accurate these are. 0: everything starts at random."""
-    warm_steps: int = 1500
+    warm_steps: common.Count = 1500
     """Steps of that training, with the learning rate --warm-learning-rate."""
-    warm_learning_rate: float = 1e-2
+    warm_learning_rate: common.Positive = 1e-2
     """Of that training."""
-    out: setup.Out = Path("runs/ann_scale")
-    """Folder for results.json and scale.png."""
+
+    QUICK: ClassVar = {
+        **Faces.QUICK,
+        **{"methods": ("partial_fc",), "min_classes": 6, "max_classes": 60, "seeds": 2, "min_steps": 3, "max_steps": 4},
+    }
+
+    def check(self) -> None:
+        """Sizes grow, and the warm start has a batch."""
+        super().check()
+        grow = self.min_classes <= self.max_classes
+        self.expect(grow, "--min-classes <= --max-classes", "min_classes", "max_classes")
+        few = self.warm_start * self.samples_per_class
+        enough = f"--warm-start 0 or so many identities that they have a batch of {self.batch_size} samples"
+        self.expect(not 0 < few < self.batch_size, enough, "warm_start", "samples_per_class")
+
+    def at(self, num_classes: int, seed: int) -> "ANNScale":
+        """The same at one size, with one seed."""
+        own = dataclasses.replace(self, num_classes=num_classes, seed=seed)
+        steps = max(round(self.epochs * own.batches_per_epoch), self.min_steps)
+        steps = steps if self.max_steps is None else min(steps, self.max_steps)
+        return dataclasses.replace(own, epochs=steps / own.batches_per_epoch)
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One method at one number of classes, and what each seed gave."""
+COLUMNS = (
+    *common.columns(num_classes=",", steps=",.0f", method=""),
+    common.Column("top-1", "top_1", ".4f", spread=True),
+    common.Column("gap", "gap", ".4f", common.below("top_1", same=("num_classes",))),
+    *common.columns(ms_per_step=".1f"),
+)
+AXES = {"xlabel": "classes", "xscale": "log"}
+PANELS = (
+    common.Panel(common.sweep("num_classes", "top_1"), {**AXES, "ylabel": "top-1 (mean and range over seeds)"}),
+    common.Panel(
+        common.sweep("num_classes", "ms_per_step", where=lambda row: row["method"] != _START),
+        {**AXES, "yscale": "log", "ylabel": "ms per step, encoder included"},
+    ),
+)
 
-    num_classes: int
-    method: str
-    steps: int
-    top_1: list[float]
-    ms_per_step: list[float]
 
-
-def ann_scale(settings: ANNScale) -> list[Row]:
-    """Runs the experiment and writes its files; returns the rows."""
-    if not 1 <= settings.min_classes <= settings.max_classes:
-        raise ValueError(
-            f"expected 1 <= --min-classes <= --max-classes, got {settings.min_classes} and {settings.max_classes}."
-        )
-    if settings.seeds < 1 or settings.min_steps < 1 or (settings.max_steps is not None and settings.max_steps < 1):
-        raise ValueError("expected --seeds, --min-steps and --max-steps of 1 or more.")
-    if settings.warm_steps < 1 or not 0 < settings.warm_learning_rate < float("inf"):
-        raise ValueError(
-            "expected --warm-steps of 1 or more and --warm-learning-rate above 0, got "
-            f"{settings.warm_steps} and {settings.warm_learning_rate}."
-        )
-    few = settings.warm_start * settings.samples_per_class
-    if settings.warm_start < 0 or 0 < few < settings.batch_size:
-        raise ValueError(
-            f"expected --warm-start 0 or so many identities that they have a batch of {settings.batch_size} samples, "
-            f"got {settings.warm_start} with {settings.samples_per_class} samples each."
-        )
-    out = setup.writable_folder(settings.out)
-    about = f"top-1 of new samples, {settings.seeds} seeds, candidates: {settings.rate:g} of the classes"
+def ann_scale(settings: ANNScale) -> list[common.Row]:
+    """Runs the study; a row for each method at each number of classes."""
+    settings = settings.ready()
+    title = f"top-1 of new samples, {settings.seeds} seeds, candidates: {settings.rate:g} of the classes"
     if settings.warm_start:
-        about += f", encoder trained on {settings.warm_start:,} identities before"
-    rows: list[Row] = []
-    number = settings.min_classes
-    while number <= settings.max_classes:
-        of_number: dict[str, Row] = {}
-        for seed in range(settings.seed, settings.seed + settings.seeds):
-            for method, steps, top_1, ms_per_step in _train(settings, number, seed):
-                row = of_number.setdefault(method, Row(number, method, steps, [], []))
-                row.top_1.append(top_1)
-                row.ms_per_step.append(ms_per_step)
-                # After every model: a long run that is cut off leaves what it has.
-                sofar = [dataclasses.asdict(row) for row in [*rows, *of_number.values()]]
-                write_atomically(out / "results.json", json.dumps({"data": about, "rows": sofar}, indent=1) + "\n")
-        rows += of_number.values()
-        number *= 10
-    Console().print(_table(about, rows))
-    _draw(rows, about, out / "scale.png")
-    return rows
+        title += f", encoder trained on {settings.warm_start:,} identities before"
+    study = common.Study(
+        title,
+        list(_methods(settings)),
+        COLUMNS,
+        PANELS,
+        "paper: random candidates fall behind as classes grow, retrieved ones do not",
+        "gap: how far it is below the full softmax",
+    )
+    return common.run(study, settings)
 
 
-def _train(settings: ANNScale, num_classes: int, seed: int) -> Iterator[tuple[str, int, float, float]]:
-    """Every method at one size with one seed: its name, steps, top-1 and milliseconds a step."""
-    per_epoch = max(1, num_classes * settings.samples_per_class // settings.batch_size)
-    steps = max(round(settings.epochs * per_epoch), settings.min_steps)
-    steps = steps if settings.max_steps is None else min(steps, settings.max_steps)
-    own = dataclasses.replace(settings, num_classes=num_classes, seed=seed, epochs=steps / per_epoch)
-    problem = ann_setup.make_problem(own, pairs=20, probes=1, distractors=1)
-    sizes = ann_methods.sizes_of(own, per_epoch)
-    model, loss = None, LOSSES["softmax"]
-    if settings.warm_start:
-        beforehand = dataclasses.replace(own, learning_rate=settings.warm_learning_rate)
-        model = ann_warm_start.make_pretrained(
-            dataclasses.replace(problem, settings=beforehand),
-            num_classes=settings.warm_start,
-            num_steps=settings.warm_steps,
-        )
-        program = ann_setup.make_program(problem, None, losses.over_all_classes(loss), model=model)
-        yield "start", 0, ann_setup.top_1(problem, program, program.init(seed)), 0.0
-    for method in settings.methods:
-        if num_classes < _TOO_MANY.get(method, num_classes + 1):
-            name = f"{num_classes:,} classes, {method}, seed {seed}"
-            trained = ann_setup.train(problem, name, *ann_methods.method(method, sizes, loss), model=model)
-            top_1, ms_per_step = ann_setup.top_1(problem, trained.program, trained.state), trained.ms_per_step
-            del trained  # a state of many classes, beside the next one
-            yield method, steps, top_1, ms_per_step
+def _methods(settings: ANNScale) -> Iterator[common.Method]:
+    tens = (settings.min_classes * 10**power for power in itertools.count())
+    sizes = itertools.takewhile(lambda number: number <= settings.max_classes, tens)
+    for number, seed in itertools.product(sizes, range(settings.seed, settings.seed + settings.seeds)):
+        names = [name for name in settings.methods if number < _TOO_MANY.get(name, number + 1)]
+        for name in [_START] * bool(settings.warm_start) + names:
+            labels = {"num_classes": number, "method": name, "seed": seed}
+            yield common.Method(labels, functools.partial(_run, settings.at(number, seed), name))
 
 
-def _table(title: str, rows: list[Row]) -> Table:
-    table = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), caption="gap: mean over seeds of full's minus its own")
-    for column in ("classes", "steps", "method", "top-1", "lowest", "highest", "gap", "ms/step"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    full = {row.num_classes: row for row in rows if row.method == "full_softmax"}
-    for row in rows:
-        reference = full.get(row.num_classes)
-        table.add_row(
-            f"{row.num_classes:,}",
-            f"{row.steps:,}",
-            row.method,
-            f"{np.mean(row.top_1):.4f}",
-            f"{min(row.top_1):.4f}",
-            f"{max(row.top_1):.4f}",
-            "-" if reference is None else f"{np.mean(reference.top_1) - np.mean(row.top_1):.4f}",
-            f"{np.mean(row.ms_per_step):.1f}",
-        )
-    return table
+def _run(settings: ANNScale, name: Any, folder: Path | None) -> dict[str, Any]:
+    problem, start = _problem(settings)
+    training = problem.training(start=start, measure=problem.top_1)
+    loss = LOSSES["softmax"]
+    if name == _START:
+        model, _ = training.make(None, losses.over_all_classes(loss))
+        return {"steps": 0, "ms_per_step": 0.0, **problem.top_1(model)}
+    by = ann_methods.method(name, ann_methods.sizes_of(settings), loss)
+    return training.by(*by, f"{settings.num_classes:,} classes, {name}, seed {settings.seed}")(folder)
 
 
-def _draw(rows: list[Row], title: str, path: Path) -> None:
-    """Accuracy, and time a step, against the number of classes."""
-    with save_picture(path, columns=2, size=(12, 5), share_y=False) as axes:
-        for method in dict.fromkeys(row.method for row in rows):
-            some = [row for row in rows if row.method == method]
-            sizes = [row.num_classes for row in some]
-            mean = np.array([np.mean(row.top_1) for row in some])
-            spread = [[m - min(r.top_1) for m, r in zip(mean, some, strict=True)]]
-            spread.append([max(r.top_1) - m for m, r in zip(mean, some, strict=True)])
-            look = {"color": "black"} if method == "full_softmax" else {}
-            axes[0].errorbar(sizes, mean, yerr=spread, marker="o", capsize=4, label=method, **look)
-            if method != "start":
-                axes[1].plot(sizes, [np.mean(row.ms_per_step) for row in some], "o-", label=method, **look)
-        axes[0].set(xlabel="classes", ylabel="top-1 (mean and range over seeds)", xscale="log")
-        axes[1].set(xlabel="classes", ylabel="ms a step, encoder included", xscale="log", yscale="log")
-        axes[0].legend()
-        axes[0].figure.suptitle(f"{title}\npaper: random candidates fall behind as classes grow, retrieved ones do not")
-
-
-if __name__ == "__main__":
-    ann_scale(tyro.cli(ANNScale))
+@functools.lru_cache(maxsize=1)
+def _problem(settings: ANNScale) -> tuple[Problem, Any]:
+    """What the methods of one size and seed share: the data, and the model to start from."""
+    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
+    if not settings.warm_start:
+        return problem, None
+    loss = losses.over_all_classes(LOSSES["softmax"])
+    of_few: dict[str, Any] = {"num_classes": settings.warm_start, "num_steps": settings.warm_steps}
+    return problem, make_pretrained(problem, loss, learning_rate=settings.warm_learning_rate, **of_few)

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from candax.experiments import setup
-from candax.experiments.catalog import LossName, SamplerName
 from candax.experiments.contest import Run, reaching, train_and_measure
 from candax.pictures import save_picture
+from candax.recipes.extreme.catalog import LossName, SamplerName
 from candax.training.metrics_log import write_atomically
 
 

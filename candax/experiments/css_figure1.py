@@ -1,6 +1,6 @@
 """Complementary Sum Sampling, figure 1: estimating p(1|x) when the true class is summed exactly, and when it is not.
 
-    python -m candax.experiments.css_figure1        (about 20 seconds on 2 cores)
+    candax experiment css-figure1        (about 20 seconds on 2 cores)
 
 Setting: C = 10,000 classes, u(i) uniform on [0, 1] for i > 1, p(1|x) = u(1) / sum_i u(i), uniform samples, S = 10, 20,
 50. The paper says u(1) = exp(C y) with y normal, but then almost every p is 0 or 1: C exp(y) is used here.
@@ -17,53 +17,55 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 """
 
 import dataclasses
-import json
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
-from rich.console import Console
-from rich.table import Table
 
 from candax import losses, samplers
 from candax.base import Classes, Loss, Query, SampledLogits, Sampler
-from candax.experiments import setup
 from candax.models import find_hits
-from candax.pictures import save_picture
-from candax.training.metrics_log import write_atomically
+from candax.recipes import common
 
 SAMPLES = (10, 20, 50)
-_BATCH = 200
 EXPECTED = {"CSS-IS": (0.038, 0.026, 0.016), "CSS-Bernoulli": (0.078, 0.052, 0.033)}
+_CLAIMS = {
+    "standard IS": "paper: wildly inaccurate",
+    "CSS-IS": "paper: accurate",
+    "CSS-Bernoulli": "paper: like CSS-IS; here: twice its error",
+}
+_BATCH = 200
+# Problems that the picture shows.
+_SHOWN = 500
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure1:
-    """Estimates p(1|x) by three methods; prints their errors, writes results.json and figure1.png."""
+class Figure1(common.Settings):
+    """Estimates p(1|x) by three methods; prints their errors, writes results.json and a picture."""
 
-    num_classes: int = 10_000
+    num_classes: common.Count = 10_000
     """C."""
-    num_problems: int = 2000
+    num_problems: common.Count = 2000
     """Random u to estimate p of."""
-    seed: int = 0
-    """Of problems and samples."""
-    out: setup.Out = Path("runs/css_figure1")
-    """Folder for results.json and figure1.png."""
+
+    QUICK: ClassVar = {"num_problems": 200}
+
+    def check(self) -> None:
+        """Problems come in batches."""
+        super().check()
+        self.expect(self.num_classes >= 2, "--num-classes of 2 or more", "num_classes")
+        self.expect(self.num_problems >= _BATCH, f"--num-problems of {_BATCH} or more", "num_problems")
 
 
-def _methods(num_sampled: int) -> dict[str, tuple[Sampler, Loss]]:
-    return {
-        "standard IS": (samplers.uniform(num_sampled, num_groups=None), losses.importance_sampling),
-        "CSS-IS": (samplers.uniform(num_sampled, num_groups=None), losses.css),
-        "CSS-Bernoulli": (
-            samplers.bernoulli(float(num_sampled), power=1.0, num_groups=None),
-            losses.css,
-        ),
-    }
+def _method(name: str, num_sampled: int) -> tuple[Sampler, Loss]:
+    if name == "CSS-Bernoulli":
+        return samplers.bernoulli(float(num_sampled), power=1.0, num_groups=None), losses.css
+    loss = losses.css if name == "CSS-IS" else losses.importance_sampling
+    return samplers.uniform(num_sampled, num_groups=None), loss
 
 
 def estimate(
@@ -97,79 +99,55 @@ def estimate(
     return run
 
 
-def figure1(settings: Figure1) -> list[dict[str, Any]]:
-    """Runs the experiment and writes its files; returns one row a method and number of samples."""
-    if settings.num_classes < 2 or settings.num_problems < _BATCH:
-        raise ValueError(
-            f"expected --num-classes of 2 and --num-problems of {_BATCH} or more, got {settings.num_classes} and "
-            f"{settings.num_problems}."
-        )
-    out = setup.writable_folder(settings.out)
+COLUMNS = common.columns(
+    method="", num_sampled="", root_mean_square_error=".3f", expected="", bias="+.4f", largest_error=".2f"
+)
+
+
+def figure1(settings: Figure1) -> list[common.Row]:
+    """Runs the study; a row for each method and number of samples."""
+    settings = settings.ready()
+    study = common.Study(
+        f"error of the estimate of p(1|x), {settings.num_classes:,} classes",
+        [
+            common.Method({"method": name, "num_sampled": number}, functools.partial(_measure, settings, name, number))
+            for number in SAMPLES
+            for name in _CLAIMS
+        ],
+        COLUMNS,
+        [_panel(name, claim) for name, claim in _CLAIMS.items()],
+    )
+    return common.run(study, settings)
+
+
+def _measure(settings: Figure1, name: str, num_sampled: int, folder: Path | None) -> dict[str, Any]:
+    run = estimate(*_method(name, num_sampled), settings.num_classes)
     key = jax.random.key(settings.seed)
-    rows, points = [], {}
-    for num_sampled in SAMPLES:
-        for name, (sampler, loss) in _methods(num_sampled).items():
-            run = estimate(sampler, loss, settings.num_classes)
-            parts = []
-            for part in range(settings.num_problems // _BATCH):
-                # The same problems for every method.
-                keys = jax.random.split(jax.random.fold_in(key, part))
-                parts.append(run(*keys))
-            exact, estimated = (np.concatenate([np.asarray(p[i], np.float64) for p in parts]) for i in (0, 1))
-            errors = estimated - exact
-            rows.append(
-                {
-                    "method": name,
-                    "num_sampled": num_sampled,
-                    "root_mean_square_error": float(np.sqrt(np.mean(errors**2))),
-                    "bias": float(np.mean(errors)),
-                    "largest_error": float(np.abs(errors).max()),
-                    "expected": dict(zip(SAMPLES, EXPECTED[name], strict=True))[num_sampled]
-                    if name in EXPECTED
-                    else "more than 50 times CSS-IS",
-                }
-            )
-            points[name, num_sampled] = exact, estimated
-    Console().print(_table(rows))
-    write_atomically(out / "results.json", json.dumps(rows, indent=1) + "\n")
-    _draw(points, out / "figure1.png")
-    return rows
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="error of the estimate of p(1|x)")
-    for column in ("method", "S", "root mean square", "expected", "bias", "largest"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(
-            row["method"],
-            str(row["num_sampled"]),
-            f"{row['root_mean_square_error']:.3f}",
-            str(row["expected"]),
-            f"{row['bias']:+.4f}",
-            f"{row['largest_error']:.2f}",
-        )
-    return table
-
-
-def _draw(points: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]], path: Path) -> None:
-    claims = {
-        "standard IS": "paper: wildly inaccurate",
-        "CSS-IS": "paper: accurate",
-        "CSS-Bernoulli": "paper: like CSS-IS; here: twice its error",
+    # The same problems for every method.
+    keys = [jax.random.split(jax.random.fold_in(key, part)) for part in range(settings.num_problems // _BATCH)]
+    exact, estimated = np.concatenate([np.asarray(run(*pair), np.float64) for pair in keys], axis=1)
+    errors = estimated - exact
+    return {
+        "root_mean_square_error": float(np.sqrt(np.mean(errors**2))),
+        "bias": float(np.mean(errors)),
+        "largest_error": float(np.abs(errors).max()),
+        "expected": EXPECTED[name][SAMPLES.index(num_sampled)] if name in EXPECTED else "more than 50 times CSS-IS",
+        "curve": {"exact": exact[:_SHOWN], "estimate": estimated[:_SHOWN]},
     }
-    with save_picture(path, columns=3, size=(13, 4.5), share_y=False) as axes:
-        for axis, (name, claim) in zip(axes, claims.items(), strict=True):
-            for num_sampled in SAMPLES:
-                exact, estimated = points[name, num_sampled]
-                axis.scatter(exact, estimated, s=4, alpha=0.5, label=f"S = {num_sampled}")
-            diagonal = np.linspace(0.05, 1)
-            axis.plot(diagonal, diagonal, color="black", linewidth=1)
-            axis.set(title=f"{name}\n{claim}", xlabel="exact p(1|x)", ylabel="estimate")
-            if name == "standard IS":
-                axis.set_yscale("log")
-            axis.legend(markerscale=3)
 
 
-if __name__ == "__main__":
-    figure1(tyro.cli(Figure1))
+def _panel(name: str, claim: str) -> common.Panel:
+    points = common.curves(
+        "exact",
+        "estimate",
+        label=lambda row: f"S = {row['num_sampled']}",
+        where=lambda row: row["method"] == name,
+        marker=".",
+        linestyle="",
+    )
+
+    def diagonal(rows: Sequence[common.Row]) -> list[common.Line]:
+        return [common.Line("exact", [0.05, 1], [0.05, 1], {"color": "black"})]
+
+    axes = {"title": f"{name}\n{claim}", "xlabel": "exact p(1|x)", "ylabel": f"estimate by {name}"}
+    return common.Panel((points, diagonal), {**axes, "yscale": "log" if name == "standard IS" else "linear"})

@@ -1,6 +1,6 @@
 """Complementary Sum Sampling, figure 2a: softmax regression trained by likelihood approximations and by other losses.
 
-    python -m candax.experiments.css_figure2a        (about 3 minutes of one core)
+    candax experiment css-figure2a        (about 3 minutes of one core)
 
 Setting: C = 1000 classes, N = 2000 points, D = 100, data drawn from the model (standard normal class vectors and
 inputs), batches of 50, momentum .99, 2000 iterations, S = 20 samples for each example (``--shared``: for the batch;
@@ -35,84 +35,61 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 
 import dataclasses
 import functools
-import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jaxtyping import Array, Float
-from rich.console import Console
-from rich.table import Table
 
 from candax import losses, samplers
 from candax.base import Sampler
-from candax.experiments import setup
 from candax.experiments.softmax_regression import (
     EXACT,
-    RECORD_EVERY,
     Curves,
     Method,
     Problem,
+    Regression,
     best_at_end,
-    check,
     draw_problem,
     largest_converging,
     train,
 )
-from candax.pictures import save_picture
-from candax.training.metrics_log import write_atomically
+from candax.recipes import common
 
 NUM_SAMPLED = 20
 POWER = 0.54
-RATES = (0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0)
 LIKELIHOOD = ("exact", "CSS-IS", "CSS-Bernoulli")
 OTHERS = ("BlackOut", "ranking")
-SHOWN = LIKELIHOOD + OTHERS
 LEFT_OUT = ("standard IS", "NCE", "negative sampling")
 IS_AT_CSS_RATE = "standard IS, rate of CSS"
-_COLORS = {
-    "exact": "black",
-    "CSS-IS": "tab:blue",
-    "CSS-Bernoulli": "tab:orange",
-    "BlackOut": "tab:green",
-    "ranking": "tab:red",
-    "standard IS": "tab:purple",
-    IS_AT_CSS_RATE: "tab:purple",
-    "NCE": "tab:brown",
-    "negative sampling": "tab:pink",
-    "CSS-IS, smoothed": "tab:blue",
-    "CSS-Bernoulli, smoothed": "tab:orange",
-}
+SMOOTHED = ("CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure2a:
-    """Trains a softmax regression by ten methods; prints a table, writes results.json and figure2a.png."""
+class Figure2a(Regression):
+    """Trains a softmax regression by ten methods; prints a table, writes results.json and a picture."""
 
-    num_classes: int = 1000
+    num_classes: common.Count = 1000
     """C."""
-    num_points: int = 2000
-    """N."""
-    dim: int = 100
-    """D."""
-    batch_size: int = 50
-    """Points an iteration."""
-    iterations: int = 2000
-    """Steps of stochastic gradient descent."""
     shared: bool = False
-    """One candidate set a batch instead of one an example."""
-    seed: int = 0
-    """Of data, batches and samples."""
-    out: setup.Out = Path("runs/css_figure2a")
-    """Folder for results.json and figure2a.png."""
+    """One candidate set per batch instead of one per example."""
+    rates: tuple[common.Positive, ...] = (0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0)
+    """Learning rates."""
+
+    QUICK: ClassVar = {**Regression.QUICK, "num_classes": 150, "rates": (0.001, 0.01, 0.1)}
+
+    def check(self) -> None:
+        """The margin of ranking is log(C - 1)."""
+        super().check()
+        self.expect(self.num_classes >= 3, "--num-classes of 3 or more", "num_classes")
 
 
-def methods(problem: Problem, *, shared: bool) -> tuple[dict[str, Method], dict[str, Method]]:
-    """The methods by name: with samplers that follow the frequencies as they are, and with add-one smoothing."""
+def methods(problem: Problem, *, shared: bool) -> dict[str, Method]:
+    """The methods by name: samplers follow the frequencies as they are, or with add-one smoothing."""
     num_groups = 1 if shared else None
     expected = sum_of_powers(problem)
     by_frequency = samplers.unigram(NUM_SAMPLED, power=1.0, num_groups=num_groups)
@@ -123,7 +100,7 @@ def methods(problem: Problem, *, shared: bool) -> tuple[dict[str, Method], dict[
         return Method(sampler, losses.css)
 
     negative_sampling = functools.partial(losses.negative_sampling, reduction="mean")
-    plain = {
+    return {
         "exact": EXACT,
         "CSS-IS": css(by_frequency),
         "CSS-Bernoulli": css(by_coins),
@@ -132,12 +109,9 @@ def methods(problem: Problem, *, shared: bool) -> tuple[dict[str, Method], dict[
         "standard IS": Method(by_frequency, losses.importance_sampling),
         "NCE": Method(by_frequency, losses.nce),
         "negative sampling": Method(by_frequency, negative_sampling),
+        "CSS-IS, smoothed": css(samplers.unigram(NUM_SAMPLED, power=1.0, smoothing=1.0, num_groups=num_groups)),
+        "CSS-Bernoulli, smoothed": css(samplers.bernoulli(expected, power=POWER, smoothing=1.0, num_groups=num_groups)),
     }
-    smoothed = {
-        "CSS-IS": css(samplers.unigram(NUM_SAMPLED, power=1.0, smoothing=1.0, num_groups=num_groups)),
-        "CSS-Bernoulli": css(samplers.bernoulli(expected, power=POWER, smoothing=1.0, num_groups=num_groups)),
-    }
-    return plain, smoothed
 
 
 def sum_of_powers(problem: Problem) -> float:
@@ -145,123 +119,90 @@ def sum_of_powers(problem: Problem) -> float:
     return float(jnp.sum((problem.counts / jnp.sum(problem.counts)) ** POWER))
 
 
-def figure2a(settings: Figure2a) -> dict[str, Any]:
-    """Runs the experiment and writes its files; returns facts about the data and one row a curve."""
-    check(settings)
-    out = setup.writable_folder(settings.out)
+COLUMNS = common.columns(
+    method="", learning_rate="g", final=".4f", best_final_of_all_rates=".4f", passes_true_model="", mass_on_unseen=".4f"
+)
+
+
+def figure2a(settings: Figure2a) -> list[common.Row]:
+    """Runs the study; a row for each curve."""
+    settings = settings.ready()
     key_data, key_train, key_fresh = jax.random.split(jax.random.key(settings.seed), 3)
     problem = draw_problem(key_data, num_classes=settings.num_classes, num_points=settings.num_points, dim=settings.dim)
     fresh = jax.random.normal(key_fresh, problem.inputs.shape)
-    run = functools.partial(
-        train, problem, key=key_train, iterations=settings.iterations, batch_size=settings.batch_size
+    found = methods(problem, shared=settings.shared)
+
+    @functools.cache
+    def curves(name: str, rates: tuple[float, ...] = settings.rates) -> Curves:
+        options: dict[str, Any] = {"iterations": settings.iterations, "batch_size": settings.batch_size}
+        return train(problem, found[name], rates, key=key_train, **options)
+
+    def run(name: str, folder: Path | None) -> dict[str, Any]:
+        """With the rate that the docstring says; those of the last two kinds are of other methods."""
+        if name in SMOOTHED:
+            return _figures(curves(name, (settings.rates[_of_likelihood(curves)],)), 0, problem, fresh)
+        if name == IS_AT_CSS_RATE:
+            return _figures(curves("standard IS"), _of_likelihood(curves), problem, fresh)
+        if name in LIKELIHOOD:
+            return _figures(curves(name), _of_likelihood(curves), problem, fresh)
+        choose = largest_converging if name in OTHERS else best_at_end
+        return _figures(curves(name), choose(curves(name)), problem, fresh)
+
+    truth = float(problem.true_log_likelihood)
+    names = (*LIKELIHOOD, *OTHERS, *LEFT_OUT, IS_AT_CSS_RATE, *SMOOTHED)
+    study = common.Study(
+        f"exact mean log-likelihood per point, {settings.num_classes:,} classes",
+        [common.Method({"method": name}, functools.partial(run, name)) for name in names],
+        COLUMNS,
+        _panels(truth),
+        caption=f"true model {truth:.3f}; {int(jnp.sum(problem.counts == 0))} classes never seen; f^{POWER} sums to "
+        f"{sum_of_powers(problem):.2f}",
+        reference="exact",
     )
-    plain, smoothed = methods(problem, shared=settings.shared)
-    curves = {name: run(method, RATES) for name, method in plain.items()}
-
-    chosen = dict.fromkeys(LIKELIHOOD, best_at_end(*(curves[name] for name in LIKELIHOOD)))
-    chosen |= {name: largest_converging(curves[name]) for name in OTHERS}
-    chosen |= {name: best_at_end(curves[name]) for name in LEFT_OUT}
-    rows = [_row(name, curves[name], index, problem, fresh) for name, index in chosen.items()]
-    at_their_rate = _row("standard IS", curves["standard IS"], chosen["CSS-IS"], problem, fresh)
-    rows.append(at_their_rate | {"method": IS_AT_CSS_RATE})
-    for name, method in smoothed.items():
-        row = _row(name, run(method, (RATES[chosen[name]],)), 0, problem, fresh)
-        rows.append(row | {"method": f"{name}, smoothed"})
-
-    result = {
-        "problem": {
-            "unseen_classes": int(jnp.sum(problem.counts == 0)),
-            "sum_of_powers": sum_of_powers(problem),
-            "log_likelihood_of_true_model": float(problem.true_log_likelihood),
-        },
-        "methods": rows,
-    }
-    Console().print(_table(result))
-    write_atomically(out / "results.json", json.dumps(result, indent=1) + "\n")
-    _draw(result, out / "figure2a.png")
-    return result
+    return common.run(study, settings)
 
 
-def _row(name: str, curves: Curves, index: int, problem: Problem, fresh: Float[Array, "N dim"]) -> dict[str, Any]:
+def _of_likelihood(curves: Any) -> int:
+    return best_at_end(*(curves(name) for name in LIKELIHOOD))
+
+
+def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "N dim"]) -> dict[str, Any]:
     curve, vectors = curves.log_likelihood[index], curves.vectors[index]
+    iterations = curves.iterations()
     beyond = np.flatnonzero(curve > float(problem.true_log_likelihood))
     unseen = problem.counts == 0
-    names = [f"{rate:g}" for rate in curves.rates]
+    lengths, number = jnp.where(unseen, jnp.linalg.norm(vectors, axis=1), 0), max(int(jnp.sum(unseen)), 1)
     probabilities = jax.nn.softmax(fresh @ vectors.T)
     return {
-        "method": name,
         "learning_rate": float(curves.rates[index]),
         "final": float(curve[-1]),
         "best": float(np.nanmax(curve)),
         "best_final_of_all_rates": float(np.nanmax(curves.log_likelihood[:, -1])),
-        "iterations_to_pass_true_model": int(beyond[0]) * RECORD_EVERY if beyond.size else None,
-        "length_of_unseen_vectors": float(jnp.sum(jnp.where(unseen, jnp.linalg.norm(vectors, axis=1), 0)))
-        / max(int(jnp.sum(unseen)), 1),
+        "passes_true_model": int(iterations[beyond[0]]) if beyond.size else None,
+        "length_of_unseen_vectors": float(jnp.sum(lengths)) / number,
         "mass_on_unseen": float(jnp.mean(jnp.sum(jnp.where(unseen, probabilities, 0), axis=1))),
-        "final_by_rate": dict(zip(names, curves.log_likelihood[:, -1].tolist(), strict=True)),
-        "fall_by_rate": dict(zip(names, curves.fall().tolist(), strict=True)),
-        "curve": curve.tolist(),
+        "final_by_rate": curves.final_by_rate(),
+        "fall_by_rate": curves.fall(),
+        "curve": {"iteration": iterations, "log_likelihood": curve, "minus": -curve},
     }
 
 
-def _table(result: dict[str, Any]) -> Table:
-    facts = result["problem"]
-    table = Table(
-        title="exact mean log-likelihood a point",
-        caption=f"true model {facts['log_likelihood_of_true_model']:.3f}; "
-        f"{facts['unseen_classes']} classes never seen; f^{POWER} sums to {facts['sum_of_powers']:.2f}",
-    )
-    for column in ("method", "rate", "final", "at best rate", "passes truth", "on unseen"):
-        table.add_column(column)
-    for row in result["methods"]:
-        passes = row["iterations_to_pass_true_model"]
-        table.add_row(
-            row["method"],
-            f"{row['learning_rate']:g}",
-            f"{row['final']:.4f}",
-            f"{row['best_final_of_all_rates']:.4f}",
-            "never" if passes is None else str(passes),
-            f"{row['mass_on_unseen']:.4f}",
-        )
-    return table
+def _panels(truth: float) -> list[common.Panel]:
+    shown = LIKELIHOOD + OTHERS
+    left_out = (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")
+    return [
+        _panel("log_likelihood", shown, truth, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
+        _panel("minus", shown + SMOOTHED, -truth, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
+        _panel(
+            "log_likelihood", left_out, truth, "paper: significantly worse\nhere: IS with a rate of its own is slower"
+        ),
+    ]
 
 
-def _draw(result: dict[str, Any], path: Path) -> None:
-    rows = {row["method"]: row for row in result["methods"]}
-    truth = result["problem"]["log_likelihood_of_true_model"]
-    smoothed = ("CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
-    with save_picture(path, columns=3, size=(16, 5), share_y=False) as axes:
-        for axis, names in zip(axes, (SHOWN, SHOWN + smoothed, (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")), strict=True):
-            for name in names:
-                curve = np.asarray(rows[name]["curve"])
-                axis.plot(
-                    np.arange(curve.size) * RECORD_EVERY,
-                    -curve if axis is axes[1] else curve,
-                    label=f"{name} ({rows[name]['learning_rate']:g})",
-                    linestyle="--" if name in smoothed or name == IS_AT_CSS_RATE else "-",
-                    color=_COLORS[name],
-                )
-            axis.axhline(
-                -truth if axis is axes[1] else truth, color="black", linewidth=1, linestyle=":", label="true model"
-            )
-            axis.set(xlabel="iteration", ylabel="exact log-likelihood a point [nats]")
-            axis.legend(fontsize=8, title="learning rate in brackets", title_fontsize=8)
-        axes[0].set(
-            title="paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is",
-            xlim=(0, 600),
-            ylim=(-7.2, 0.2),
-        )
-        axes[1].set(
-            title="the same to the end, and smoothed\nhere: BlackOut and ranking pay for the largest rate",
-            yscale="log",
-            ylim=(5e-4, 100),
-            ylabel="minus exact log-likelihood a point [nats]",
-        )
-        axes[2].set(
-            title="paper: left out, significantly worse\nhere: IS with a rate of its own is only slower",
-            ylim=(-11, 0.2),
-        )
-
-
-if __name__ == "__main__":
-    figure2a(tyro.cli(Figure2a))
+def _panel(y: str, names: Sequence[str], truth: float, title: str) -> common.Panel:
+    lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
+    axes: dict[str, Any] = {"xlabel": "iteration", "title": title, "ylim": (-11, 0.2)}
+    if y == "minus":
+        axes |= {"yscale": "log", "ylim": (5e-4, 100)}
+    ylabel = f"{'minus ' * (y == 'minus')}exact log-likelihood per point [nats]"
+    return common.Panel((lines, common.level("true model", lambda rows: truth)), {**axes, "ylabel": ylabel})

@@ -1,6 +1,6 @@
 """Complementary Sum Sampling, figure 2b: ranking with different margins, where it helps and where it harms.
 
-    python -m candax.experiments.css_figure2b        (about 3.5 minutes of one core)
+    candax experiment css-figure2b        (about 3.5 minutes of one core)
 
 Setting: softmax regression as in figure 2a with N = 2000 points, batches of 50, momentum .99; the ranking loss with 20
 uniform samples an example (their mean: the paper's sum with a 20th of the learning rate), one learning rate for all
@@ -27,69 +27,51 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 
 import dataclasses
 import functools
-import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import tyro
-from rich.console import Console
-from rich.table import Table
 
 from candax import losses, samplers
-from candax.experiments import setup
-from candax.experiments.softmax_regression import (
-    EXACT,
-    RECORD_EVERY,
-    Curves,
-    Method,
-    Problem,
-    check,
-    draw_problem,
-    train,
-)
-from candax.pictures import save_picture
-from candax.training.metrics_log import write_atomically
+from candax.experiments.softmax_regression import EXACT, Method, Problem, Regression, draw_problem, train
+from candax.recipes import common
 
 NUM_SAMPLED = 20
-MARGINS = (0.0, 2.0, 4.0, None, 9.0, 12.0)
-"""None is log(C - 1)."""
-CSS_SAMPLES = (1, 5, 20, 100)
-RATES = (0.004, 0.016, 0.064)
-SHOWN_RATE = 0.016
-CONTROL_RATES = (0.05, 0.1, 0.2)
-CONTROL_SHOWN_RATE = 0.1
 _CONTROL = "control"
 _SAMPLES = "control, samples"
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure2b:
-    """Trains by ranking with several margins; prints tables, writes results.json and figure2b.png."""
+class Figure2b(Regression):
+    """Trains by ranking with several margins; prints a table, writes results.json and a picture."""
 
-    num_classes: tuple[int, ...] = (500, 1000)
+    num_classes: tuple[common.Count, ...] = (500, 1000)
     """C of each separable problem; the control has the first."""
-    num_points: int = 2000
-    """N."""
-    dim: int = 100
-    """D of the separable problems."""
-    control_dim: int = 3
+    control_dim: common.Count = 3
     """D of the control, few enough that its points cannot be separated."""
-    batch_size: int = 50
-    """Points an iteration."""
-    iterations: int = 2000
-    """Steps of stochastic gradient descent; the control takes twice as many."""
-    seed: int = 0
-    """Of data, batches and samples."""
-    out: setup.Out = Path("runs/css_figure2b")
-    """Folder for results.json and figure2b.png."""
+    margins: tuple[float, ...] = (0.0, 2.0, 4.0, 9.0, 12.0)
+    """Margins of ranking, beside log(C - 1)."""
+    css_samples: tuple[common.Count, ...] = (1, 5, 20, 100)
+    """S of CSS-IS in the control, beside all classes."""
+    rates: tuple[common.Positive, ...] = (0.004, 0.016, 0.064)
+    """Learning rates; the curves are of the second."""
+    control_rates: tuple[common.Positive, ...] = (0.05, 0.1, 0.2)
+    """The same in the control."""
+
+    QUICK: ClassVar = {**Regression.QUICK, "num_classes": (100,), "margins": (0.0, 2.0), "css_samples": (1, 20)}
+
+    def check(self) -> None:
+        """log(C - 1) is a margin; curves are of the second rate."""
+        super().check()
+        enough = min(self.num_classes, default=0) >= 3
+        self.expect(enough, "--num-classes of 3 or more", "num_classes")
+        self.expect(min(len(self.rates), len(self.control_rates)) >= 2, "two rates or more", "rates", "control_rates")
 
 
 def ranking(margin: float | None) -> Method:
-    """Ranking against 20 uniform samples an example."""
+    """Ranking against 20 uniform samples per example; None is the margin log(C - 1)."""
     loss = functools.partial(losses.ranking, margin=margin, reduction="mean")
     return Method(samplers.uniform(NUM_SAMPLED, num_groups=None), loss)
 
@@ -99,110 +81,90 @@ def css(num_sampled: int) -> Method:
     return Method(samplers.uniform(num_sampled, num_groups=None), losses.css)
 
 
-def figure2b(settings: Figure2b) -> list[dict[str, Any]]:
-    """Runs the experiment and writes its files; returns one row a curve."""
-    check(settings)
-    out = setup.writable_folder(settings.out)
-    key_train, *keys = jax.random.split(jax.random.key(settings.seed), 2 + len(settings.num_classes))
-    rows = []
-
-    def run(panel: str, problem: Problem, methods: dict[str, Method], *, control: bool) -> None:
-        for name, method in methods.items():
-            curves = train(
-                problem,
-                method,
-                CONTROL_RATES if control else RATES,
-                key=key_train,
-                iterations=settings.iterations * (2 if control else 1),
-                batch_size=settings.batch_size,
-                decay=control,
-            )
-            rows.append({"panel": panel} | _row(name, curves, CONTROL_SHOWN_RATE if control else SHOWN_RATE, problem))
-
-    for num_classes, key in zip(settings.num_classes, keys[1:], strict=True):
-        problem = draw_problem(key, num_classes=num_classes, num_points=settings.num_points, dim=settings.dim)
-        run(f"C = {num_classes}", problem, _margins(num_classes), control=False)
-    num_classes = settings.num_classes[0]
-    problem = draw_problem(keys[0], num_classes=num_classes, num_points=settings.num_points, dim=settings.control_dim)
-    run(_CONTROL, problem, _margins(num_classes), control=True)
-    sweep = {f"CSS, S = {s}": css(s) for s in CSS_SAMPLES} | {"all classes": EXACT}
-    run(_SAMPLES, problem, sweep, control=True)
-    Console().print(_table(rows))
-    write_atomically(out / "results.json", json.dumps(rows, indent=1) + "\n")
-    _draw(rows, settings, out / "figure2b.png")
-    return rows
+COLUMNS = common.columns(panel="", method="", final=".3f", entropy=".3f", true_model=".3f")
 
 
-def _name(margin: float | None, num_classes: int) -> str:
-    return (
-        f"margin {margin:g}"
-        if margin is not None
-        else f"margin log {num_classes - 1} = {math.log(num_classes - 1):.4f}"
+def figure2b(settings: Figure2b) -> list[common.Row]:
+    """Runs the study; a row for each curve."""
+    settings = settings.ready()
+    key_train, key_control, *keys = jax.random.split(jax.random.key(settings.seed), 2 + len(settings.num_classes))
+    first = settings.num_classes[0]
+
+    @functools.cache
+    def problem(panel: str) -> Problem:
+        if panel.startswith(_CONTROL):
+            size = {"num_classes": first, "dim": settings.control_dim}
+            return draw_problem(key_control, num_points=settings.num_points, **size)
+        number = int(panel.removeprefix("C = "))
+        key = keys[settings.num_classes.index(number)]
+        return draw_problem(key, num_classes=number, num_points=settings.num_points, dim=settings.dim)
+
+    def method(panel: str, name: str, trained_by: Method) -> common.Method:
+        def run(folder: Path | None) -> dict[str, Any]:
+            return _figures(settings, key_train, problem(panel), trained_by, control=panel.startswith(_CONTROL))
+
+        return common.Method({"panel": panel, "method": name}, run)
+
+    sizes = {f"C = {number}": number for number in settings.num_classes} | {_CONTROL: first}
+    plans = [(panel, _margins(settings, number)) for panel, number in sizes.items()]
+    plans.append((_SAMPLES, {f"CSS with S = {s}": css(s) for s in settings.css_samples} | {"all classes": EXACT}))
+    study = common.Study(
+        "exact mean log-likelihood per point, in nats",
+        [method(panel, name, by) for panel, methods in plans for name, by in methods.items()],
+        COLUMNS,
+        [_panel(panel, settings) for panel, _ in plans],
+        reference="all classes",
     )
+    return common.run(study, settings)
 
 
-def _margins(num_classes: int) -> dict[str, Method]:
-    return {_name(margin, num_classes): ranking(margin) for margin in MARGINS}
+def _margins(settings: Figure2b, num_classes: int) -> dict[str, Method]:
+    """By rising margin."""
+    default = math.log(num_classes - 1)
+    named: list[tuple[float, str, float | None]] = [
+        (margin, f"margin {margin:g}", margin) for margin in settings.margins
+    ]
+    named.append((default, f"margin log(C - 1) = {default:.4f}", None))
+    return {name: ranking(margin) for _, name, margin in sorted(named, key=lambda each: each[0])}
 
 
-def _row(name: str, curves: Curves, rate: float, problem: Problem) -> dict[str, Any]:
-    index = curves.rates.tolist().index(rate)
-    curve, vectors = curves.log_likelihood[index], curves.vectors[index]
+def _figures(settings: Figure2b, key: Any, problem: Problem, method: Method, *, control: bool) -> dict[str, Any]:
+    curves = train(
+        problem,
+        method,
+        settings.control_rates if control else settings.rates,
+        key=key,
+        iterations=settings.iterations * (2 if control else 1),
+        batch_size=settings.batch_size,
+        decay=control,
+    )
+    curve, vectors = curves.log_likelihood[1], curves.vectors[1]
     log_p = jax.nn.log_softmax(problem.inputs @ vectors.T)
-    names = [f"{rate:g}" for rate in curves.rates]
     return {
-        "num_classes": problem.counts.shape[0],
-        "method": name,
-        "learning_rate": rate,
+        "learning_rate": float(curves.rates[1]),
         "final": float(curve[-1]),
         "entropy": float(-jnp.mean(jnp.sum(jnp.exp(log_p) * log_p, axis=1))),
         "true_model": float(problem.true_log_likelihood),
-        "final_by_rate": dict(zip(names, curves.log_likelihood[:, -1].tolist(), strict=True)),
-        "curve": curve.tolist(),
+        "final_by_rate": curves.final_by_rate(),
+        # Separable problems are shown on a log scale, which needs a sign.
+        "curve": {"iteration": curves.iterations(), "log_likelihood": curve if control else -curve},
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="exact mean log-likelihood a point, in nats")
-    for column in ("problem", "method", "final", "entropy", "true model"):
-        table.add_column(column)
-    for row in rows:
-        numbers = (f"{row[name]:.3f}" for name in ("final", "entropy", "true_model"))
-        table.add_row(row["panel"], row["method"], *numbers)
-    return table
+def _panel(panel: str, settings: Figure2b) -> common.Panel:
+    control = panel.startswith(_CONTROL)
+    sign = 1 if control else -1
+    here = {
+        _CONTROL: f"ranking with {NUM_SAMPLED} uniform samples\nhere: the order is reversed",
+        _SAMPLES: "CSS-IS with S uniform samples\nhere: with few the model becomes too sharp",
+    }.get(panel, "paper: log(C - 1) is reasonable\nhere: it is, and more is better")
+    title = f"control, D = {settings.control_dim}: not" if control else f"{panel}, D = {settings.dim}:"
 
+    def true_model(rows: Any) -> float:
+        return sign * next(row["true_model"] for row in rows if row["panel"] == panel)
 
-def _draw(rows: list[dict[str, Any]], settings: Figure2b, path: Path) -> None:
-    titles = {
-        f"C = {c}": f"C = {c}, D = {settings.dim}: separable\npaper: log(C - 1) is reasonable\n"
-        "here: it is, and more is better"
-        for c in settings.num_classes
-    } | {
-        _CONTROL: f"control, D = {settings.control_dim}: not separable\nranking with {NUM_SAMPLED} uniform samples\n"
-        "here: the order is reversed",
-        _SAMPLES: f"control, D = {settings.control_dim}: not separable\nCSS-IS with S uniform samples\n"
-        "here: with few the model becomes too sharp",
-    }
-    with save_picture(path, columns=len(titles), size=(4.6 * len(titles), 5.5), share_y=False) as axes:
-        for axis, (panel, title) in zip(axes, titles.items(), strict=True):
-            shown = [row for row in rows if row["panel"] == panel]
-            separable = panel not in (_CONTROL, _SAMPLES)
-            sign = -1 if separable else 1
-            for row in shown:
-                curve = sign * np.asarray(row["curve"])
-                width = 3 if row["method"] == _name(None, row["num_classes"]) else 1.3
-                axis.plot(np.arange(curve.size) * RECORD_EVERY, curve, label=row["method"], linewidth=width)
-            truth = sign * shown[0]["true_model"]
-            axis.axhline(truth, color="black", linewidth=1, linestyle=":", label="true model")
-            label = "exact log-likelihood a point [nats]"
-            axis.set(title=title, xlabel="iteration", ylabel=f"minus {label}" if separable else label)
-            if separable:
-                axis.set(yscale="log", ylim=(None, 200))
-            else:
-                bottom, top = axis.get_ylim()
-                axis.set_ylim(bottom - 0.4 * (top - bottom), top)  # room for the legend
-            axis.legend(fontsize=8, ncols=1 if separable else 2, loc="upper right" if separable else "lower right")
-
-
-if __name__ == "__main__":
-    figure2b(tyro.cli(Figure2b))
+    lines = common.curves("iteration", "log_likelihood", where=lambda row: row["panel"] == panel)
+    ylabel = f"{'' if control else 'minus '}exact log-likelihood per point [nats]"
+    axes = {"title": f"{title} separable\n{here}", "xlabel": "iteration", "ylabel": ylabel}
+    scale = {"yscale": "linear"} if control else {"yscale": "log", "ylim": (None, 200)}
+    return common.Panel((lines, common.level("true model", true_model)), {**axes, **scale})

@@ -1,7 +1,8 @@
-"""Complementary Sum Sampling, figure 3: a GRU language model trained by seven methods from shared samples.
+r"""Complementary Sum Sampling, figure 3: a GRU language model trained by seven methods from shared samples.
 
-    python -m candax.experiments.css_figure3 --quick            (on the identifiers of Python's standard library)
-    python -m candax.experiments.css_figure3 --text train.txt.xz
+    candax experiment css-figure3            (on the identifiers of Python's standard library; under 10 minutes)
+    candax experiment css-figure3 --text train.txt.xz --alphas .75 1 --max-length 70 --keep-one-in 1 --epochs 30 \
+        --likelihood-words 20000
 
 Setting: GRU of 128 units, word vectors of 100 shared by input and output through a projection P, parameters uniform in
 +-.005, vectors in +-.1; lower case, no stop words or punctuation, words seen 4 times or more, sentences up to 70 words;
@@ -9,8 +10,8 @@ batches of 128 sentences, 250 samples from f^alpha shared by the batch and 10 sp
 .9^epoch (.02 where .05 diverges, and .01 where that does). Exact log-likelihood a word of the training set, every epoch
 on a fixed subset of 20,000 words, at the end on everything.
 
-Expected on WikiText-2 (1,019,069 words, 23,247 different, --epochs 5; a uniform distribution has -10.05), exact
-log-likelihood of all words, alpha .75 and 1, all at rate .05:
+Expected on WikiText-2 (1,019,069 words, 23,247 different, the second command with --epochs 5; a uniform distribution
+has -10.05), exact log-likelihood of all words, alpha .75 and 1, all at rate .05:
 
 * BlackOut -8.20 and -8.19, CSS-IS -8.22 and -8.20: the best, as in the paper.
 * Standard IS -8.20 and -8.21: as good here. The paper's instability does not show: after 5 epochs no word is certain
@@ -18,10 +19,10 @@ log-likelihood of all words, alpha .75 and 1, all at rate .05:
 * IS large vocabulary -9.60 and -10.02, negative sampling -9.76 and -10.03, ranking -13.2 and -13.9: far behind, as in
   the paper. What they learn is no likelihood: ranking ends below uniform, and the likelihood falls while its loss does.
 
---quick takes alpha .75 alone, 5 epochs of a third of the sentences of up to 23 words, and one epoch of the full
-softmax: BlackOut -6.00, CSS-IS -6.03, IS -6.04, IS large vocabulary -7.86, negative sampling -8.35, ranking -9.86 (full
-softmax after 1 epoch -6.39; uniform -8.83). That is the full run's order, its three best again within hundredths of
-each other. (With alpha 1 ranking is still at -8.37 by then, above the other two; it falls later.) The 12 runs on
+The first command takes alpha .75 alone, 5 epochs of a third of the sentences of up to 23 words, and one epoch of the
+full softmax: BlackOut -6.00, CSS-IS -6.03, IS -6.04, IS large vocabulary -7.86, negative sampling -8.35, ranking -9.86
+(full softmax after 1 epoch -6.39; uniform -8.83). That is the full run's order, its three best again within hundredths
+of each other. (With alpha 1 ranking is still at -8.37 by then, above the other two; it falls later.) The 12 runs on
 WikiText-2 took 106 minutes on 2 cores that had other work as well; about half of that is the likelihood of all words.
 
 Where the paper is silent: the objective is the sum over a sentence, averaged over the batch. Negative sampling and
@@ -35,73 +36,53 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 
 import dataclasses
 import functools
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 from flax import nnx
-from rich.console import Console
-from rich.table import Table
 
+import candax as cx
 from candax import data, losses, models, samplers, training
-from candax.base import Loss, SampledLogits
+from candax.base import Loss, SampledLogits, Sampler
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.experiments import setup
-from candax.pictures import save_picture
-from candax.training.metrics_log import write_atomically
+from candax.recipes import common
 
-ALPHAS = (0.75, 1.0)
 RATES = (0.05, 0.02, 0.01)
 NUM_SAMPLED, SPARE = 250, 10
-_BATCH = 128
-_QUICK: dict[str, Any] = {
-    "alphas": (0.75,),
-    "max_length": 23,
-    "keep_one_in": 3,
-    "epochs": 5,
-    "full_epochs": 1,
-    "likelihood_words": 5000,
-}
+_FULL = "full softmax"
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure3:
-    """Trains a language model by every method; prints a table, writes results.json and figure3.png."""
+class Figure3(common.Settings):
+    """Trains a language model by every method; prints a table, writes results.json and a picture."""
 
     text: tuple[Path, ...] = ()
     """Text files, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
-    quick: bool = False
-    """A third of the sentences, and only those up to 23 words; 3 epochs, one with the full softmax."""
-    epochs: int = 30
+    epochs: common.Count = 5
     """Passes over the text."""
-    full_epochs: int = 1
-    """Passes over the text with the full softmax, which costs the time of about 20 others."""
-    alphas: tuple[float, ...] = ALPHAS
+    full_epochs: common.NonNegative = 1
+    """Passes over the text with the full softmax, which costs the time of about 20 others; 0: it has no row."""
+    alphas: tuple[float, ...] = (0.75,)
     """Powers of the frequencies that samples are drawn from."""
-    max_length: int = 70
+    max_length: common.Count = 23
     """Words of the longest sentence kept."""
-    keep_one_in: int = 1
+    keep_one_in: common.Count = 3
     """Uses every n-th sentence."""
-    likelihood_words: int = 20_000
+    batch_size: common.Count = 128
+    """Sentences per step."""
+    likelihood_words: common.Count = 5000
     """Words whose exact log-likelihood is computed every epoch."""
-    seed: int = 0
-    """Of initial values, batches and samples."""
-    out: setup.Out = Path("runs/css_figure3")
-    """Folder for results.json and figure3.png."""
+    methods: tuple[str, ...] = ()
+    """Methods, by their names in the table; none: all."""
+    rates: tuple[common.Positive, ...] = RATES
+    """Learning rates: the next one where training diverges."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """A way to train: its loss, and how many samples it draws."""
-
-    name: str
-    loss: Loss
-    num_sampled: int = NUM_SAMPLED
+    QUICK: ClassVar = {"epochs": 2, "max_length": 8, "keep_one_in": 200, "batch_size": 16, "methods": ("CSS-IS",)}
 
 
 def _first_samples(loss: Loss) -> Loss:
@@ -114,14 +95,14 @@ def _first_samples(loss: Loss) -> Loss:
     return of_first
 
 
-METHODS = (
-    Method("CSS-IS", functools.partial(losses.css, complement="redraw", num_kept=NUM_SAMPLED), NUM_SAMPLED + SPARE),
-    Method("BlackOut", _first_samples(losses.blackout), NUM_SAMPLED + SPARE),
-    Method("IS large vocabulary", losses.subset_softmax),
-    Method("ranking", _first_samples(functools.partial(losses.ranking, reduction="mean")), NUM_SAMPLED + SPARE),
-    Method("negative sampling", functools.partial(losses.negative_sampling, reduction="mean")),
-    Method("IS", losses.importance_sampling),
-)
+METHODS: dict[str, tuple[Loss, int]] = {
+    "CSS-IS": (functools.partial(losses.css, complement="redraw", num_kept=NUM_SAMPLED), NUM_SAMPLED + SPARE),
+    "BlackOut": (_first_samples(losses.blackout), NUM_SAMPLED + SPARE),
+    "IS large vocabulary": (losses.subset_softmax, NUM_SAMPLED),
+    "ranking": (_first_samples(functools.partial(losses.ranking, reduction="mean")), NUM_SAMPLED + SPARE),
+    "negative sampling": (functools.partial(losses.negative_sampling, reduction="mean"), NUM_SAMPLED),
+    "IS": (losses.importance_sampling, NUM_SAMPLED),
+}
 
 
 def _corpus(settings: Figure3) -> data.Corpus:
@@ -137,37 +118,40 @@ def _corpus(settings: Figure3) -> data.Corpus:
     return data.corpus_of(corpus.name, sentences, max_length=settings.max_length)
 
 
-def _program(
-    settings: Figure3, batches: data.SentenceBatches, method: Method | None, alpha: float, rate: float
-) -> training.Program:
-    rngs, corpus = nnx.Rngs(settings.seed), batches.corpus
-    # One row more than classes: the start of a sentence, which is read and never predicted.
-    head = models.Head(
-        corpus.num_classes, 100, counts=corpus.counts, num_rows=corpus.num_classes + 1, use_biases=False, rngs=rngs
-    )
-    head.vectors[...] = jax.random.uniform(rngs.params(), head.vectors.shape, minval=-0.1, maxval=0.1)
-    encoder = models.GRULanguageModel(head, 128, init_scale=0.005, rngs=rngs)
-    return training.build(
-        models.Classifier(encoder, head),
-        sampler=None if method is None else samplers.unigram(method.num_sampled, power=alpha),
-        loss=functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE) if method is None else method.loss,
-        optimizer=optax.sgd(optax.exponential_decay(rate, batches.batches_per_epoch, 0.9, staircase=True)),
-        reduce=lambda values: jnp.sum(values) / batches.batch_size,
-    )
+def _make(settings: Figure3, batches: data.SentenceBatches, rate: float) -> Callable[..., Any]:
+    def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
+        rngs, corpus = nnx.Rngs(settings.seed), batches.corpus
+        # One row more than classes: the start of a sentence, which is read and never predicted.
+        words = cx.Embed(corpus.num_classes + 1, 100, rngs=rngs)
+        own = nnx.Rngs(settings.seed)
+        head = cx.Head(corpus.num_classes, table=words, counts=corpus.counts, biases=False, rngs=own)
+        head.vectors[...] = jax.random.uniform(rngs.params(), head.vectors.shape, minval=-0.1, maxval=0.1)
+        head.key_data.set_value(jax.random.key_data(jax.random.key(settings.seed)))
+        head.use(sampler, loss)
+        model = models.Classifier(models.GRULanguageModel(head, 128, init_scale=0.005, rngs=rngs), head)
+        schedule = optax.exponential_decay(rate, batches.batches_per_epoch, 0.9, staircase=True)
+        return model, cx.Optimizer(model, optax.sgd(schedule))
+
+    return make
 
 
-_nll = jax.jit(functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE))
+_full_softmax = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
+_nll = jax.jit(_full_softmax)
 
 
-def log_likelihood(
-    program: training.Program, state: training.TrainState, corpus: data.Corpus, sentences: np.ndarray
-) -> float:
-    """Exact mean log-likelihood of the words of some sentences, in nats a word."""
+def log_likelihood(model: Any, corpus: data.Corpus, sentences: np.ndarray, batch_size: int) -> dict[str, float]:
+    """Exact mean log-likelihood of the words of some sentences, in nats per word.
+
+    Raises:
+        FloatingPointError: where it is not finite.
+    """
     total, words = 0.0, 0
-    for batch in data.sentences_in_order(corpus, sentences, _BATCH):
-        total -= float(jnp.sum(_nll(program.embed(state, batch), batch.labels, program.classes(state))))
+    for batch in data.sentences_in_order(corpus, sentences, batch_size):
+        total -= float(jnp.sum(_nll(training.embed(model, batch), batch.labels, model.head.classes())))
         words += int((batch.labels >= 0).sum())
-    return total / words
+    if not np.isfinite(total):
+        raise FloatingPointError(f"the log-likelihood is {total}.")
+    return {"log_likelihood": total / words}
 
 
 def _subset(corpus: data.Corpus, words: int, seed: int) -> np.ndarray:
@@ -176,122 +160,61 @@ def _subset(corpus: data.Corpus, words: int, seed: int) -> np.ndarray:
     return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), words))]
 
 
-def _train(
-    settings: Figure3, batches: data.SentenceBatches, method: Method | None, alpha: float, epochs: int
-) -> dict[str, Any]:
-    """One method's row, with the first rate at which everything stays finite."""
-    corpus = batches.corpus
-    subset = _subset(corpus, settings.likelihood_words, settings.seed)
-    name = "full softmax" if method is None else method.name
-    diverged = []
-    for rate in RATES:
-        program = _program(settings, batches, method, alpha, rate)
-        state = program.init(settings.seed)
-        curve = [log_likelihood(program, state, corpus, subset)]
-
-        def measure(state: training.TrainState, program: training.Program = program) -> dict[str, float]:
-            return {"log_likelihood": log_likelihood(program, state, corpus, subset)}
-
-        try:
-            state, records = training.fit_program(
-                program,
-                state,
-                batches,
-                num_steps=epochs * batches.batches_per_epoch,
-                evaluate=measure,
-                evaluate_at=lambda step: step % batches.batches_per_epoch == 0,
-                description=f"{name}, {rate}" if method is None else f"{name}, alpha {alpha}, {rate}",
-            )
-        except FloatingPointError:
-            diverged.append(rate)
-            continue
-        curve += [record["log_likelihood"] for record in records if "log_likelihood" in record]
-        if np.isfinite(curve[-1]):
-            break
-        diverged.append(rate)
-    else:
-        curve, records = curve[:1], []
-    done = bool(records)
-    return {
-        "method": name,
-        "alpha": None if method is None else alpha,
-        "learning_rate": rate if done else None,
-        "diverged_rates": diverged,
-        "log_likelihood_by_epoch": curve,
-        "log_likelihood": log_likelihood(program, state, corpus, np.arange(len(corpus))) if done else None,
-        "ms_per_step": 1e3 * records[-1]["seconds"] / (epochs * batches.batches_per_epoch) if done else None,
-    }
+COLUMNS = common.columns(
+    method="", alpha="g", learning_rate="g", diverged="g", steps=",", log_likelihood=".3f", ms_per_step=".1f"
+)
 
 
-def figure3(settings: Figure3) -> list[dict[str, Any]]:
-    """Runs the experiment and writes its files; returns one row a method and alpha."""
-    if settings.quick:
-        settings = dataclasses.replace(settings, **_QUICK)
-    for name in ("epochs", "max_length", "keep_one_in", "likelihood_words"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    out = setup.writable_folder(settings.out)
+def figure3(settings: Figure3) -> list[common.Row]:
+    """Runs the study; a row for each method and alpha, with the first rate at which everything stays finite."""
+    settings = settings.ready()
     corpus = _corpus(settings)
-    batches = data.SentenceBatches(corpus, _BATCH, settings.seed)
-    about = (
-        f"{corpus.name}: {len(corpus):,} sentences, {len(corpus.ids):,} words, {corpus.num_classes:,} of them different"
+    batches = data.SentenceBatches(corpus, settings.batch_size, settings.seed)
+    names = settings.methods or tuple(METHODS)
+    plans: list[tuple[str, float | None]] = [(name, alpha) for alpha in settings.alphas for name in names]
+    plans += [(_FULL, None)] * bool(settings.full_epochs)
+    sizes = f"{len(corpus):,} sentences, {len(corpus.ids):,} words, {corpus.num_classes:,} of them different"
+    runs = [(name, alpha, _run(settings, batches, name, alpha)) for name, alpha in plans]
+    study = common.Study(
+        f"{corpus.name}: {sizes}",
+        [common.Method({"method": name, "alpha": alpha}, run) for name, alpha, run in runs],
+        COLUMNS,
+        [_panel(alpha) for alpha in settings.alphas],
+        "paper: BlackOut and CSS-IS best, ranking and negative sampling far behind, IS unstable",
+        "exact log-likelihood of the training text, nats per word",
+        reference=_FULL,
     )
-    Console().print(f"{about}; {batches.batches_per_epoch:,} batches an epoch")
-    rows = []
-    runs: list[tuple[Method | None, float, int]] = []
-    runs += [(method, alpha, settings.epochs) for alpha in settings.alphas for method in METHODS]
-    if settings.full_epochs:
-        runs.append((None, 0.0, settings.full_epochs))
-    for method, alpha, epochs in runs:
-        rows.append(_train(settings, batches, method, alpha, epochs))
-        # After every method: a long run that is cut off leaves what it has.
-        write_atomically(out / "results.json", json.dumps({"data": about, "rows": rows}, indent=1) + "\n")
-    Console().print(_table(rows))
-    _draw(rows, settings.alphas, about, out / "figure3.png")
-    return rows
+    return common.run(study, settings)
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="exact training log-likelihood, nats a word")
-    for column in ("method", "alpha", "rate", "diverged at", "epochs", "all words", "ms a step"):
-        table.add_column(column)
-    for row in rows:
-        likelihood, milliseconds = row["log_likelihood"], row["ms_per_step"]
-        table.add_row(
-            row["method"],
-            "" if row["alpha"] is None else str(row["alpha"]),
-            "-" if row["learning_rate"] is None else str(row["learning_rate"]),
-            ", ".join(map(str, row["diverged_rates"])),
-            str(len(row["log_likelihood_by_epoch"]) - 1),
-            "-" if likelihood is None else f"{likelihood:.3f}",
-            "-" if milliseconds is None else f"{milliseconds:.1f}",
+def _run(settings: Figure3, batches: data.SentenceBatches, name: str, alpha: float | None) -> common.Run:
+    corpus, batch_size = batches.corpus, settings.batch_size
+    subset = _subset(corpus, settings.likelihood_words, settings.seed)
+    epochs = settings.full_epochs if alpha is None else settings.epochs
+    by: tuple[Any, Any] = None, _full_softmax
+    if alpha is not None:
+        loss, number = METHODS[name]
+        by = samplers.unigram(number, power=alpha), loss
+
+    def loss_fn(model: Any, batch: Any) -> jax.Array:
+        return jnp.sum(model.head.loss(model(batch), batch.labels, reduction="none")) / batch_size
+
+    def attempt(rate: float) -> common.Run:
+        problem = common.Training(
+            _make(settings, batches, rate),
+            batches,
+            epochs * batches.batches_per_epoch,
+            measure=lambda model: log_likelihood(model, corpus, np.arange(len(corpus)), batch_size),
+            on_the_way=lambda model: log_likelihood(model, corpus, subset, batch_size),
+            measured_at=[epoch / epochs for epoch in range(epochs + 1)],
+            loss_fn=loss_fn,
         )
-    return table
+        return problem.by(*by, f"{name}, {rate}")
+
+    return common.first_finite({rate: attempt(rate) for rate in settings.rates}, "learning_rate")
 
 
-def _draw(rows: list[dict[str, Any]], alphas: tuple[float, ...], about: str, path: Path) -> None:
-    with save_picture(path, columns=len(alphas), size=(6.5 * len(alphas), 5.5), share_y=True) as axes:
-        for axis, alpha in zip(axes, alphas, strict=True):
-            for row in rows:
-                if row["alpha"] not in (None, alpha) or row["learning_rate"] is None:
-                    continue
-                look = {"color": "black", "linestyle": "--"} if row["alpha"] is None else {}
-                curve = row["log_likelihood_by_epoch"]
-                label = f"{row['method']}, {row['learning_rate']}"
-                axis.plot(range(len(curve)), curve, marker="o", markersize=3, label=label, **look)
-            axis.set(title=f"samples from f^{alpha}", xlabel="epoch")
-            axis.legend(
-                fontsize="small",
-                title="method, learning rate",
-                loc="upper center",
-                bbox_to_anchor=(0.5, -0.14),
-                ncols=3,
-            )
-        axes[0].set(ylabel="exact log-likelihood of the training text, nats a word")
-        axes[0].figure.suptitle(
-            f"{about}\npaper: BlackOut and CSS-IS best, ranking and negative sampling far behind, IS unstable"
-        )
-
-
-if __name__ == "__main__":
-    figure3(tyro.cli(Figure3))
+def _panel(alpha: float) -> common.Panel:
+    lines = common.curves("epoch", "log_likelihood", where=lambda row: row["alpha"] in (None, alpha), marker="o")
+    axes = {"title": f"samples from f^{alpha}", "xlabel": "epoch", "ylabel": "exact log-likelihood, nats per word"}
+    return common.Panel(lines, axes)

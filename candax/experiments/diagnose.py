@@ -23,8 +23,8 @@ from candax import data, diagnostics
 from candax.base import Classes
 from candax.data.progress import progress_bar
 from candax.experiments import setup
-from candax.experiments.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.experiments.train import restore
+from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.training.metrics_log import write_atomically
 
 

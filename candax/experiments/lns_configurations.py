@@ -1,17 +1,19 @@
-"""Data sets and hyperparameters of the LNS experiments, by name.
+"""Data sets and hyperparameters of the LNS studies, by name.
 
 Those of the paper (Amazon-670K, Wiki-325K, ODP, Amazon-Uniform) have the paper's hyperparameters, and are ready to run
-for who has the files; python-stdlib, yso-en and acl-authors were tuned here.
+for who has the files; python-stdlib, yso-en and acl-authors were tuned here; toy is for ``--quick``.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from candax import data, samplers
 from candax.base import Sampler
-from candax.experiments import setup
+from candax.recipes import common
+from candax.recipes.extreme.problem import problem
+from candax.recipes.extreme.toy import toy
 
-Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform"]
+Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform", "toy"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +25,11 @@ class Configuration:
         num_hashes: K.
         num_tables: L.
         sparsity: slots of a candidate set / num_classes, of every method that samples.
-        batch_size: examples a step.
+        batch_size: examples per step.
         learning_rate: of Adam.
         epochs: passes over the training set.
         dim: width of the hidden layer.
-        groups: candidate sets a batch; None: one an example, as in the paper.
+        groups: candidate sets per batch; None: one per example, as in the paper.
         update_every: changed rows move to their new buckets after so many steps: 1 is the paper's algorithm 5; None:
             they wait for the next refresh.
         tf_idf: whether counted features are weighted.
@@ -71,32 +73,9 @@ class Configuration:
             schedule=samplers.exponential_schedule(50),
         )
 
-    def settings(self, dataset: str, num_classes: int, epochs: float | None, seed: int) -> setup.Settings:
-        """The same for the parts that all experiments share."""
-        return setup.Settings(
-            dataset=dataset,
-            tf_idf=self.tf_idf,
-            num_sampled=self.num_sampled(num_classes),
-            epochs=self.epochs if epochs is None else epochs,
-            batch_size=self.batch_size,
-            dim=self.dim,
-            learning_rate=self.learning_rate,
-            seed=seed,
-        )
-
 
 def _ours(sparsity: float, epochs: float, num_hashes: int = 8) -> Configuration:
-    return Configuration(
-        hash="simhash",
-        num_hashes=num_hashes,
-        num_tables=16,
-        sparsity=sparsity,
-        batch_size=256,
-        learning_rate=5e-3,
-        epochs=epochs,
-        groups=1,
-        update_every=None,
-    )
+    return Configuration("simhash", num_hashes, 16, sparsity, 256, 5e-3, epochs, groups=1, update_every=None)
 
 
 def _papers(num_hashes: int, num_tables: int, sparsity: float, batch_size: int, epochs: float) -> Configuration:
@@ -112,19 +91,44 @@ CONFIGURATIONS: dict[Name, Configuration] = {
     "wiki-325k": _papers(5, 300, 0.1, 256, 35),
     "odp": _papers(5, 150, 0.04, 128, 90),
     "amazon-uniform": _papers(6, 150, 0.02, 256, 40),
+    "toy": Configuration("simhash", 8, 4, 0.4, 16, 5e-2, 20, dim=8, groups=1, update_every=None),
 }
 
 
-def load(name: Name, dataset: str | None) -> data.Dataset:
-    """The data set of a configuration: ``dataset`` is the folder with its files, which python-stdlib has no need of.
+@dataclasses.dataclass(frozen=True)
+class OnDataset(common.Settings):
+    """What the studies on a data set can be told."""
 
-    Raises:
-        ValueError: where the folder is missing.
-    """
-    if dataset is None and name != "python-stdlib":
-        raise ValueError(
-            f"expected --dataset with the folder of {name}'s train and test files in the Extreme Classification "
-            "Repository's text format, got none. Only python-stdlib needs no files."
-        )
-    found = data.load(name if dataset is None else dataset)
-    return data.tf_idf(found) if CONFIGURATIONS[name].tf_idf else found
+    config: Name = "python-stdlib"
+    """Data set and hyperparameters."""
+    dataset: str | None = None
+    """Folder with the files of the data set, in the Extreme Classification Repository's text format; python-stdlib
+    needs none."""
+    epochs: common.Positive | None = None
+    """Passes over the training set; by default those of the configuration."""
+
+    QUICK: ClassVar = {"config": "toy"}
+
+    @property
+    def configuration(self) -> Configuration:
+        """The hyperparameters."""
+        found = CONFIGURATIONS[self.config]
+        return found if self.epochs is None else dataclasses.replace(found, epochs=self.epochs)
+
+    def load(self) -> data.Dataset:
+        """The data set; ValueError where the folder is missing."""
+        if self.config == "toy":
+            return toy()
+        if self.dataset is None and self.config != "python-stdlib":
+            raise ValueError(
+                f"expected --dataset with the folder of {self.config}'s train and test files in the Extreme "
+                "Classification Repository's text format, got none. Only python-stdlib needs no files."
+            )
+        found = data.load(self.config if self.dataset is None else self.dataset)
+        return data.tf_idf(found) if self.configuration.tf_idf else found
+
+    def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
+        """Training on a data set with the hyperparameters; options are those of ``extreme.problem``."""
+        of = self.configuration
+        own = {name: getattr(of, name) for name in ("batch_size", "dim", "learning_rate", "epochs")}
+        return problem(dataset, **{**own, "seed": self.seed, **options})

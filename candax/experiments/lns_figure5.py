@@ -1,7 +1,7 @@
 """Locality sensitive Negative Sampling, figure 5: data whose label distribution was flattened, where statics fail.
 
-    python -m candax.experiments.lns_figure5
-    python -m candax.experiments.lns_figure5 --config yso-en --dataset FOLDER --max-count 10 --epochs 5
+    candax experiment lns-figure5
+    candax experiment lns-figure5 --config yso-en --dataset FOLDER --max-count 10 --epochs 5
 
 Frequent classes are down-sampled until all that are left have between half of ``--max-count`` and ``--max-count``
 training examples (``candax.data.flatten_labels``); then every method of ``lns_tables`` is trained on what is left, and
@@ -23,61 +23,45 @@ figure 5.
 """
 
 import dataclasses
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
-import tyro
-from rich.console import Console
 
 from candax import data
-from candax.experiments import setup
-from candax.experiments.lns_configurations import CONFIGURATIONS, load
-from candax.experiments.lns_tables import Row, Tables, contest
-from candax.pictures import save_picture
+from candax.experiments.lns_tables import Tables, study
+from candax.recipes import common
+
+CLAIM = "paper: static samplers, which count on a few frequent classes, fail; LSH does not care"
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure5(Tables):
-    """Flattens a data set and trains by every method; writes results.json, figure4.png and frequencies.png."""
+    """Flattens a data set and trains by every method; prints a table, writes results.json and a picture."""
 
-    max_count: int = 40
+    max_count: common.Count = 40
     """The most training examples of a class that are left."""
-    min_count: int | None = None
+    min_count: common.Count | None = None
     """The fewest; by default half as many."""
-    epochs: float | None = 10
+    epochs: common.Positive | None = 10
     """Passes over the training set, which is much smaller than before."""
-    out: setup.Out = Path("runs/lns_figure5")
-    """Folder for results.json, figure4.png and frequencies.png."""
+
+    QUICK: ClassVar = {"config": "toy", "methods": ("sampled_softmax",), "max_count": 6, "epochs": 2.0}
 
 
-def figure5(settings: Figure5) -> list[Row]:
-    """Runs the experiment and writes its files; returns the rows of the table, full softmax first."""
-    before = load(settings.config, settings.dataset)
+def figure5(settings: Figure5) -> list[common.Row]:
+    """Runs the study; the rows of the table, full softmax first."""
+    settings = settings.ready()
+    before = settings.load()
     after = data.flatten_labels(before, max_count=settings.max_count, min_count=settings.min_count, seed=settings.seed)
-    out = setup.writable_folder(settings.out)
-    distances = [data.distance_from_uniform(part.label_counts(part.train)) for part in (before, after)]
-    Console().print(
-        f"label distribution, distance from uniform: {distances[0]:.3f} before, {distances[1]:.3f} after; "
-        f"{before.num_classes:,} classes and {len(before.train):,} training examples before, "
-        f"{after.num_classes:,} and {len(after.train):,} after"
+    axes = {"xlabel": "classes, the most frequent first", "ylabel": "training examples"}
+    frequencies = common.Panel(
+        lambda rows: [_frequencies("before", before), _frequencies("after", after)],
+        {**axes, "xscale": "log", "yscale": "log"},
     )
-    _draw((before, after), distances, out / "frequencies.png")
-    return contest(CONFIGURATIONS[settings.config], after, settings)
+    return common.run(study(after, settings, CLAIM, frequencies), settings)
 
 
-def _draw(datasets: tuple[data.Dataset, data.Dataset], distances: list[float], path: Path) -> None:
-    with save_picture(path, columns=2, size=(11, 4.5), share_y=True) as axes:
-        for axis, dataset, distance in zip(axes, datasets, distances, strict=True):
-            counts = np.sort(dataset.label_counts(dataset.train))[::-1]
-            axis.plot(np.arange(1, len(counts) + 1), np.maximum(counts, 0.5))
-            axis.set(
-                xlabel="classes, the most frequent first",
-                title=f"{dataset.name}: {distance:.2f} from uniform",
-                xscale="log",
-                yscale="log",
-            )
-        axes[0].set(ylabel="training examples")
-
-
-if __name__ == "__main__":
-    figure5(tyro.cli(Figure5))
+def _frequencies(when: str, dataset: data.Dataset) -> common.Line:
+    counts = dataset.label_counts(dataset.train)
+    label = f"{when}: {len(dataset.train):,} examples, {data.distance_from_uniform(counts):.3f} from uniform"
+    return common.Line(label, np.arange(1, len(counts) + 1), np.maximum(np.sort(counts)[::-1], 0.5))

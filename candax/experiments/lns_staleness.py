@@ -1,7 +1,7 @@
 """Locality sensitive Negative Sampling, section 3: how fast tables fall behind the weights, and what keeps them near.
 
-    python -m candax.experiments.lns_staleness
-    python -m candax.experiments.lns_staleness --config yso-en --dataset FOLDER
+    candax experiment lns-staleness
+    candax experiment lns-staleness --config yso-en --dataset FOLDER
 
 A model is trained with LSH Embedding to some steps, refreshed, and trained on without another refresh. On the way test
 examples say which share of their ten best classes (by logit, labels aside) is among the candidates: with the tables as
@@ -26,132 +26,118 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 """
 
 import dataclasses
-import json
+import functools
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
-import tyro
-from rich.console import Console
 
-from candax import data, losses, training
-from candax.diagnostics import Staleness, draw_staleness, measure_staleness, staleness_table
-from candax.experiments import setup
-from candax.experiments.lns_configurations import CONFIGURATIONS, Name, load
-from candax.samplers.common.keys import Near
-from candax.training.metrics_log import write_atomically
+from candax import data, losses
+from candax.diagnostics import measure_staleness
+from candax.experiments.lns_configurations import OnDataset
+from candax.recipes import common
+from candax.training import fit
 
-_NEAR: tuple[Near, ...] = ("vector", "logit")
+Near = Literal["vector", "logit"]
 _REBUILT = "refresh only"
-_KEPT: dict[str, int | None] = {_REBUILT: None, "rows, every step": 1, "rows, every 5 steps": 5}
+KEPT: dict[str, int | None] = {_REBUILT: None, "rows moved after every step": 1, "rows moved after every 5 steps": 5}
 
 
 @dataclasses.dataclass(frozen=True)
-class LNSStaleness:
-    """Measures recall of LSH tables against steps since a refresh; prints tables, writes results.json, pictures."""
+class LNSStaleness(OnDataset):
+    """Measures recall of LSH tables against steps since a refresh; prints a table, writes results.json, a picture."""
 
-    config: Name = "python-stdlib"
-    """Data set and hyperparameters."""
-    dataset: str | None = None
-    """Folder with the files of the data set; python-stdlib needs none."""
-    after: tuple[int, ...] = (50, 400)
+    near: tuple[Near, ...] = ("vector", "logit")
+    """What buckets are to be near to: the likest vectors, as in the paper, or the largest logits."""
+    after: tuple[common.Count, ...] = (50, 400)
     """Training steps before the refresh, each number that is measured."""
-    steps: int = 100
+    steps: common.Count = 100
     """Steps without another refresh."""
-    every: int = 20
+    every: common.Count = 20
     """Steps between measurements."""
-    top_k: int = 10
+    top_k: common.Count = 10
     """How many best classes of an example."""
-    num_batches: int = 8
+    num_batches: common.Count = 8
     """Batches of test examples at every measurement."""
-    seed: int = 0
-    """Of initial values, batches, hash functions and candidates."""
-    out: setup.Out = Path("runs/lns_staleness")
-    """Folder for results.json and a picture for each number of steps before the refresh."""
+
+    QUICK: ClassVar = {
+        **OnDataset.QUICK,
+        **{"near": ("vector",), "after": (5, 2), "steps": 20, "every": 10, "top_k": 3, "num_batches": 2},
+    }
+
+    def check(self) -> None:
+        """Errors are over batches."""
+        super().check()
+        self.expect(bool(self.after and self.near), "a number after --after and a word after --near", "after", "near")
+        self.expect(self.num_batches >= 2, "--num-batches of 2 or more", "num_batches")
 
 
-def lns_staleness(settings: LNSStaleness) -> dict[int, dict[str, Staleness]]:
-    """Runs the experiment and writes its files; returns results by steps before the refresh and by method."""
-    _check(settings)
-    configuration, dataset = CONFIGURATIONS[settings.config], load(settings.config, settings.dataset)
-    common = configuration.settings(dataset.name, dataset.num_classes, None, settings.seed)
-    out = setup.writable_folder(settings.out)
-    batches = setup.make_batches(common, dataset)
-    about = f"{dataset.name}: {dataset.num_classes:,} classes, {common.num_sampled:,} candidates"
-    Console().print(about)
-    tests = _test_batches(settings, dataset, batches, common.batch_size)
-    found: dict[int, dict[str, Staleness]] = {after: {} for after in sorted(settings.after)}
-    for near in _NEAR:
-        samplers = {
-            name: dataclasses.replace(configuration, update_every=update_every).lsh(
-                "embedding", common.num_sampled, near=near
-            )
-            for name, update_every in _KEPT.items()
-        }
-        programs = {
-            name: setup.make_program(common, dataset, sampler, losses.css) for name, sampler in samplers.items()
-        }
-        # All ways to keep tables start from the same training, that with rebuilt ones.
-        rebuilt = programs[_REBUILT]
-        start = rebuilt.init(settings.seed)
-        for after, results in found.items():
-            start, _ = training.fit_program(rebuilt, start, batches, num_steps=after, description=f"near {near}")
-            for name, program in programs.items():
-                state = start.with_sampler(program.init(settings.seed).sampler)
-                results[f"near {near}, {name}"] = measure_staleness(
-                    program,
-                    samplers[name],
-                    state,
-                    batches,
-                    tests,
-                    num_steps=settings.steps,
-                    every=settings.every,
-                    top_k=settings.top_k,
-                    key=jax.random.key(settings.seed),
-                )
-    for after, results in found.items():
-        Console().print(f"refreshed after {after:,} steps", staleness_table(results), sep="\n")
-        draw_staleness(results, out / f"after_{after}.png")
-    written = {"data": about, **dataclasses.asdict(settings)}
-    written["after"] = {after: _plain(results) for after, results in found.items()}
-    write_atomically(out / "results.json", json.dumps(written, indent=1, default=str) + "\n")
-    return found
+COLUMNS = common.columns(after="", near="", kept="", steps="", recall=".2f", fresh_recall=".2f")
 
 
-def _check(settings: LNSStaleness) -> None:
-    for name in ("steps", "every", "top_k"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"expected --{name.replace('_', '-')} of 1 or more, got {getattr(settings, name)}.")
-    if settings.num_batches < 2:
-        raise ValueError(f"expected --num-batches of 2 or more, got {settings.num_batches}.")
-    if not settings.after or min(settings.after) < 1:
-        raise ValueError(f"expected numbers of 1 or more after --after, got {settings.after}.")
+def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
+    """Runs the study; a row for each number of steps before the refresh and each way to keep tables."""
+    settings = settings.ready()
+    dataset, configuration = settings.load(), settings.configuration
+    number = configuration.num_sampled(dataset.num_classes)
+    training = settings.training(dataset, curve_examples=None)
+    tests = _test_batches(settings, dataset, training.batches.max_features)
+
+    def lsh(near: Near, kept: str) -> Any:
+        kept_so = dataclasses.replace(configuration, update_every=KEPT[kept])
+        return kept_so.lsh("embedding", number, near=near)
+
+    @functools.cache
+    def trained(after: int, near: Near) -> tuple[Any, Any]:
+        """All ways to keep tables start from the same training, that with rebuilt ones."""
+        model, optimizer = training.make(lsh(near, _REBUILT), losses.css)
+        fit(model, optimizer, training.batches, num_steps=after, description=f"near {near}")
+        return model, optimizer
+
+    def measured(after: int, near: Near, kept: str) -> common.Method:
+        def run(folder: Path | None) -> dict[str, Any]:
+            model, optimizer = trained(after, near)
+            model.head.use(lsh(near, kept), losses.css)
+            options = {"num_steps": settings.steps, "every": settings.every, "top_k": settings.top_k}
+            key = jax.random.key(settings.seed)
+            found = measure_staleness(model, optimizer, training.batches, tests, key=key, **options)
+            figures = {name: getattr(found, name) for name in ("recall", "fresh_recall", "lost")}
+            values = {name: measure.value for name, measure in figures.items()}
+            errors = {f"{name}_error": measure.standard_error for name, measure in figures.items()}
+            return {"steps": found.steps, **values, **errors, "curve": {"step": found.steps, **values}}
+
+        return common.Method({"after": after, "near": near, "kept": kept}, run)
+
+    after = sorted(settings.after)
+    study = common.Study(
+        f"{dataset.name}: {dataset.num_classes:,} classes, {number:,} candidates: recall of the best classes",
+        [measured(*plan) for plan in itertools.product(after, settings.near, KEPT)],
+        COLUMNS,
+        [_panel(steps) for steps in after],
+        caption="recall at so many steps since the refresh, and fresh: with tables built anew at that moment",
+    )
+    return common.run(study, settings)
 
 
-def _test_batches(settings: LNSStaleness, dataset: data.Dataset, batches: data.Batches, batch_size: int) -> list[Any]:
+def _panel(after: int) -> common.Panel:
+    def lines(rows: Sequence[common.Row]) -> list[common.Line]:
+        of = [row for row in rows if row["after"] == after]
+        kept = common.curves("step", "recall", label=lambda row: f"near {row['near']}, {row['kept']}")
+        anew = common.curves("step", "fresh_recall", label=lambda row: f"near {row['near']}, built anew")
+        return kept(of) + anew([row for row in of if row["kept"] == _REBUILT])
+
+    axes = {"title": f"refreshed after {after:,} steps", "xlabel": "steps since the refresh", "ylabel": "recall"}
+    return common.Panel(lines, axes)
+
+
+def _test_batches(settings: LNSStaleness, dataset: data.Dataset, max_features: int) -> list[Any]:
     # Whole batches: padded examples would count.
-    batch_size = min(batch_size, len(dataset.test) // settings.num_batches)
+    batch_size = min(settings.configuration.batch_size, len(dataset.test) // settings.num_batches)
     if batch_size < 1:
         raise ValueError(f"expected --num-batches of at most {len(dataset.test)}, the number of test examples.")
     rows = np.random.default_rng(settings.seed).permutation(len(dataset.test))[: settings.num_batches * batch_size]
     examples = data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
-    return [batch for batch, _ in data.evaluation_batches(examples, batch_size, batches.max_features)]
-
-
-def _plain(results: dict[str, Staleness]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {
-            "steps": result.steps.tolist(),
-            "recall": result.recall.value.tolist(),
-            "recall_error": result.recall.standard_error.tolist(),
-            "fresh_recall": result.fresh_recall.value.tolist(),
-            "lost": result.lost.value.tolist(),
-            "lost_error": result.lost.standard_error.tolist(),
-        }
-        for name, result in results.items()
-    }
-
-
-if __name__ == "__main__":
-    lns_staleness(tyro.cli(LNSStaleness))
+    return [batch for batch, _ in data.evaluation_batches(examples, batch_size, max_features)]

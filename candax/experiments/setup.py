@@ -15,7 +15,7 @@ from flax import nnx
 from candax import data, losses, models, training
 from candax.base import Loss, Sampler
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.experiments.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,9 @@ and f^0.54 sums to 20, as it says. There are few classes, so gradients of the cl
 plain (row-sparse momentum is lazy, another algorithm).
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from jaxtyping import Array, Float, Int
 
 from candax import losses
 from candax.base import Classes, KeyArray, Query, Sampler, pytree
-from candax.experiments.drawn import score
+from candax.models.scoring import score
+from candax.recipes import common
 
 MOMENTUM = 0.99
 RECORD_EVERY = 50
@@ -40,7 +42,7 @@ class Problem:
         return Classes(vectors, None, self.counts, jnp.int32(self.counts.shape[0]))
 
     def log_likelihood(self, vectors: Float[Array, "num_classes dim"]) -> Float[Array, ""]:
-        """The exact mean log-likelihood a point, in nats."""
+        """The exact mean log-likelihood per point, in nats."""
         return -jnp.mean(losses.full_softmax(self.inputs, self.labels, self.classes(vectors)))
 
 
@@ -77,11 +79,33 @@ class Method(NamedTuple):
     loss: Callable[..., Float[Array, "B"]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Regression(common.Settings):
+    """What figures 2a and 2b can both be told."""
+
+    num_points: common.Count = 2000
+    """N."""
+    dim: common.Count = 100
+    """D, of separable problems."""
+    batch_size: common.Count = 50
+    """Points per iteration."""
+    iterations: common.Count = 2000
+    """Steps of stochastic gradient descent; a control takes twice as many."""
+
+    QUICK: ClassVar = {"num_points": 300, "dim": 60, "batch_size": 20, "iterations": 300}
+
+    def check(self) -> None:
+        """Likelihoods are recorded now and then."""
+        super().check()
+        whole = self.iterations % RECORD_EVERY == 0
+        self.expect(whole, f"--iterations to be a positive multiple of {RECORD_EVERY}", "iterations")
+
+
 EXACT = Method(None, losses.full_softmax)
 
 
 class Curves(NamedTuple):
-    """Exact mean log-likelihood a point at every learning rate, while training, and the class vectors at the end."""
+    """Exact mean log-likelihood per point at every learning rate, while training, and the class vectors at the end."""
 
     rates: np.ndarray
     log_likelihood: np.ndarray
@@ -92,6 +116,15 @@ class Curves(NamedTuple):
         best_so_far = np.maximum.accumulate(self.log_likelihood, axis=1)
         fall = (best_so_far - self.log_likelihood).max(axis=1)
         return np.where(np.isfinite(self.log_likelihood).all(axis=1), fall, np.inf)
+
+    def iterations(self) -> np.ndarray:
+        """At which the log-likelihoods were recorded."""
+        return np.arange(self.log_likelihood.shape[1]) * RECORD_EVERY
+
+    def final_by_rate(self) -> dict[str, float]:
+        """The last log-likelihood at each rate."""
+        names = [f"{rate:g}" for rate in self.rates]
+        return dict(zip(names, self.log_likelihood[:, -1].tolist(), strict=True))
 
 
 def largest_converging(*curves: Curves) -> int:
@@ -136,7 +169,7 @@ def train(
         rates: learning rates, R of them.
         key: of batches and samples.
         iterations: steps, a multiple of ``RECORD_EVERY``.
-        batch_size: points a step, drawn with replacement.
+        batch_size: points per step, drawn with replacement.
         decay: lower the rate linearly to 0 over the second half of the iterations.
 
     Returns:
@@ -187,28 +220,15 @@ def _mean_loss(
     candidates = method.sampler.sample(state, key, query)
     by_group = labels.reshape(candidates.ids.shape[0], -1)
     true_log_expected_count = method.sampler.log_expected_count(state, candidates, by_group, query)
+    true = jnp.einsum("bd,btd->bt", inputs, vectors[labels], preferred_element_type=jnp.float32)
     logits = score(
+        true,
         inputs,
         labels,
         candidates,
         true_log_expected_count.reshape(labels.shape),
-        vectors[labels],
-        None,
         vectors[candidates.ids],
         None,
         num_classes=problem.counts.shape[0],
     )
     return jnp.mean(method.loss(logits))
-
-
-def check(settings: Any) -> None:
-    """Raises ValueError for settings of figure 2a or 2b that are out of range."""
-    least = {"num_classes": 3, "num_points": 1, "dim": 1, "control_dim": 1, "batch_size": 1, "seed": 0}
-    for name, smallest in least.items():
-        value = getattr(settings, name, smallest)
-        if min(value, default=0) < smallest if isinstance(value, tuple) else value < smallest:
-            raise ValueError(f"expected --{name.replace('_', '-')} of {smallest} or more, got {value}.")
-    if settings.iterations < RECORD_EVERY or settings.iterations % RECORD_EVERY:
-        raise ValueError(
-            f"expected --iterations to be a positive multiple of {RECORD_EVERY}, got {settings.iterations}."
-        )

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from candax import data, training
 from candax.experiments import setup
-from candax.experiments.catalog import LossName, SamplerName
+from candax.recipes.extreme.catalog import LossName, SamplerName
 from candax.training.metrics_log import write_atomically
 
 

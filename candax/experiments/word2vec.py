@@ -11,7 +11,7 @@ from rich.console import Console
 
 from candax import data, losses, training
 from candax.experiments import setup
-from candax.experiments.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.training.metrics_log import write_atomically
 
 _OPTIMIZERS = {"sgd": None, "adagrad": optax.adagrad, "adam": optax.adam}

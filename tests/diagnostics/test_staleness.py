@@ -9,6 +9,7 @@ import matplotlib.image
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from rich.console import Console
 
 import candax as cx
@@ -19,24 +20,36 @@ SOURCE = problems.Source()
 MEASURED = [problems.Source(seed=1)[0, i] for i in range(6)]
 
 
+def built(update_every, steps=0):
+    """A model and its optimizer; unbounded buckets: tables updated by rows hold what tables built anew hold."""
+    sampler = lsh(update_every)
+    return trained(sampler, steps)
+
+
 @functools.cache
-def built(update_every):
-    """A sampler and its program; unbounded buckets: tables updated by rows hold what tables built anew hold."""
-    sampler = cx.samplers.lsh(
+def lsh(update_every):
+    return cx.samplers.lsh(
         hash=cx.samplers.simhash(),
         num_tables=6,
         num_hashes=5,
         capacity=problems.NUM_CLASSES,
         update_every=update_every,
     )
-    return sampler, problems.program(sampler, cx.losses.css, optax.sgd(2.0))
 
 
-def measured(update_every=None, *, state=None, batches=SOURCE, on=MEASURED, **changed):
-    sampler, program = built(update_every)
-    state = program.init(0) if state is None else state
+def trained(sampler, steps=0):
+    encoder = cx.models.SparseMLP(problems.NUM_FEATURES, problems.DIM, rngs=nnx.Rngs(0))
+    head = cx.Head(problems.NUM_CLASSES, problems.DIM, sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(1))
+    model = cx.models.Classifier(encoder, head)
+    optimizer = cx.Optimizer(model, optax.sgd(2.0))
+    cx.training.fit(model, optimizer, SOURCE, num_steps=steps, progress=False)
+    return model, optimizer
+
+
+def measured(update_every=None, *, nodes=None, batches=SOURCE, on=MEASURED, **changed):
+    model, optimizer = built(update_every) if nodes is None else nodes
     settings = {"num_steps": 40, "every": 20, "top_k": 5, "key": jax.random.key(0), **changed}
-    return measure_staleness(program, sampler, state, batches, on, **settings)
+    return measure_staleness(model, optimizer, batches, on, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +79,15 @@ def test_tables_that_wait_for_a_refresh_lose_recall(stale):
 
 def test_recall_is_what_counting_says():
     """Step 0, by hand: which of each example's five best classes, its labels aside, are in a bucket with it."""
-    sampler, program = built(None)
-    state = program.init(0)
+    sampler = lsh(None)
+    model, _ = built(None)
     result = measured(num_steps=1, every=1)
     key_refresh, key_draw = jax.random.split(jax.random.key(0))
-    classes = program.classes(state)
-    refreshed = jax.jit(sampler.refresh)(state.sampler, key_refresh, classes)
+    classes = model.head.classes()
+    refreshed = jax.jit(sampler.refresh)(model.head.state.get_value(), key_refresh, classes)
     sample, means = jax.jit(sampler.sample), []
     for i, batch in enumerate(MEASURED):
-        embeddings = program.embed(state, batch)
+        embeddings = cx.training.embed(model, batch)
         query = cx.Query(embeddings, jnp.asarray(batch.labels), classes)
         candidates = sample(refreshed, jax.random.fold_in(key_draw, i), query)
         best = np.argsort(-(embeddings @ classes.vectors.T + classes.biases), axis=1)[:, :5]
@@ -89,10 +102,7 @@ def test_recall_is_what_counting_says():
 
 def test_every_class_as_a_candidate_is_a_recall_of_1():
     sampler = cx.samplers.uniform(problems.NUM_CLASSES, replacement=False)
-    program = problems.program(sampler, cx.losses.css, optax.sgd(2.0))
-    result = measure_staleness(
-        program, sampler, program.init(0), SOURCE, MEASURED, num_steps=4, every=2, top_k=60, key=jax.random.key(0)
-    )
+    result = measured(nodes=trained(sampler), num_steps=4, every=2, top_k=60)
     np.testing.assert_array_equal(result.recall.value, 1)
     np.testing.assert_array_equal(result.fresh_recall.value, 1)
 
@@ -111,17 +121,14 @@ class Recorded:
 
 
 def test_it_starts_with_a_refresh_goes_on_with_the_right_batch_and_leaves_the_state_alone():
-    _, program = built(None)
-    state = program.init(0)
-    for step in range(18):
-        state, _ = program.step(state, SOURCE[divmod(step, 10)])
-    before = jax.tree.map(np.array, state)
+    model, optimizer = built(None, steps=18)
+    before = jax.tree.map(np.array, nnx.state((model, optimizer)))
     recorded = Recorded()
-    result = measured(state=state, batches=recorded, num_steps=4, every=4)
+    result = measured(nodes=(model, optimizer), batches=recorded, num_steps=4, every=4)
     assert result.lost.value[0] == 0  # 18 steps without an update are forgotten
     assert recorded.positions == [(1, 8), (1, 9), (2, 0), (2, 1)]
-    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, state))
-    again = measured(state=state, num_steps=4, every=4)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, nnx.state((model, optimizer))))
+    again = measured(nodes=(model, optimizer), num_steps=4, every=4)
     np.testing.assert_array_equal(result.recall.value, again.recall.value)
 
 
@@ -144,6 +151,8 @@ def test_bad_numbers_and_divergence_are_refused():
         measured(num_steps=0)
     with pytest.raises(ValueError, match="top_k from 1 to 60"):
         measured(top_k=61)
+    with pytest.raises(ValueError, match="a head with a sampler"):
+        measured(nodes=(cx.Head(60, 8, rngs=nnx.Rngs(0)), built(None)[1]))
     with pytest.raises(ValueError, match=r"2 batches or more to measure .* got 1"):
         measured(on=MEASURED[:1])
     with pytest.raises(ValueError, match="expected labels of batch 1 of those to measure in 0"):

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.experiments import css_figure2a, css_figure2b
 from candax.experiments.css_figure2a import IS_AT_CSS_RATE, Figure2a, figure2a
 from candax.experiments.css_figure2b import Figure2b, figure2b
 from candax.experiments.softmax_regression import (
@@ -25,13 +24,10 @@ from candax.experiments.softmax_regression import (
 @pytest.fixture(scope="module")
 def rows_2a(tmp_path_factory):
     out = tmp_path_factory.mktemp("figure2a")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(css_figure2a, "RATES", (0.001, 0.01, 0.1))
-        figure2a(Figure2a(num_classes=150, num_points=300, dim=60, batch_size=20, iterations=300, out=out))
-    assert (out / "figure2a.png").stat().st_size > 10_000
-    result = json.loads((out / "results.json").read_text())
-    assert result["problem"]["unseen_classes"] > 20
-    return {row["method"]: row for row in result["methods"]}
+    rows = figure2a(Figure2a(quick=True, out=out))
+    assert (out / "css_figure2a.png").stat().st_size > 10_000
+    assert len(json.loads((out / "results.json").read_text())["rows"]) == len(rows) == 11
+    return {row["method"]: row for row in rows}
 
 
 @pytest.mark.slow
@@ -60,13 +56,8 @@ def test_classes_never_seen_are_never_drawn_unless_smoothed(rows_2a):
 
 
 @pytest.mark.slow
-def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(css_figure2b, "MARGINS", (0.0, 2.0, None))
-    monkeypatch.setattr(css_figure2b, "CSS_SAMPLES", (1, 20))
-    monkeypatch.setattr(css_figure2b, "RATES", (css_figure2b.SHOWN_RATE,))
-    monkeypatch.setattr(css_figure2b, "CONTROL_RATES", (css_figure2b.CONTROL_SHOWN_RATE,))
-    figure2b(Figure2b(num_classes=(100,), num_points=300, dim=60, batch_size=20, iterations=300, out=tmp_path))
-    rows = json.loads((tmp_path / "results.json").read_text())
+def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path):
+    rows = figure2b(Figure2b(quick=True, out=tmp_path))
     final = {
         panel: [row["final"] for row in rows if row["panel"] == panel]
         for panel in ("C = 100", "control", "control, samples")
@@ -79,7 +70,7 @@ def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path, mo
     entropy = [row["entropy"] for row in rows if row["panel"] == "control, samples"]
     assert entropy == sorted(entropy)
     assert len(entropy) == 3
-    assert (tmp_path / "figure2b.png").stat().st_size > 10_000
+    assert (tmp_path / "css_figure2b.png").stat().st_size > 10_000
 
 
 def test_training_is_gradient_descent_with_momentum():
@@ -112,13 +103,13 @@ def test_rates_are_chosen_by_falls_and_by_ends():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Figure2a(num_classes=2), "num-classes of 3 or more, got 2"),
+        (Figure2a(num_classes=2), "num-classes of 3 or more, got --num-classes 2"),
         (Figure2a(batch_size=0), "batch-size of 1 or more, got 0"),
-        (Figure2a(iterations=70), "multiple of 50, got 70"),
+        (Figure2a(iterations=70), "multiple of 50, got --iterations 70"),
         (Figure2b(num_classes=(500, 1)), "num-classes of 3 or more"),
         (Figure2b(num_classes=()), "num-classes of 3 or more"),
         (Figure2b(control_dim=0), "control-dim of 1 or more"),
-        (Figure2b(iterations=0), "multiple of 50, got 0"),
+        (Figure2b(iterations=0), "iterations of 1 or more, got 0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

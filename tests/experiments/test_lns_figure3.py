@@ -1,7 +1,6 @@
-"""Figure 3 of LNS: distributions are those that samplers draw from, and the experiment leaves what it measured."""
+"""Figure 3 of LNS: distributions are those that samplers draw from, and the study leaves what it measured."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +10,9 @@ import pytest
 
 import candax as cx
 from candax import samplers
-from candax.experiments import lns_figure3 as experiment, negative_distributions as figures
+from candax.diagnostics import negative_distributions as figures
+from candax.experiments import lns_figure3 as study
 from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
-from tests.commands import write_dataset
 
 NUM_CLASSES, PADDING, DIM, DRAWS = 30, 2, 16, 2000
 
@@ -121,45 +120,33 @@ def test_distances():
     np.testing.assert_allclose(figures.by_rank(q, np.argsort(-p, axis=1)), [0.15, 0.25, 0.1])
 
 
-@pytest.fixture
-def dataset(tmp_path, monkeypatch):
-    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
-    return write_dataset(tmp_path / "tiny", unlabelled_tests=True)
-
-
-def test_the_experiment_leaves_what_it_measured(dataset, tmp_path):
-    small = {"batch_size": 16, "dim": 16, "learning_rate": 0.05, "num_examples": 12}
-    out = tmp_path / "out"
-    start, late = lns_figure3(LNSFigure3(dataset=str(dataset), epochs=20, **small, out=out)).values()
-    results = json.loads((out / "results.json").read_text())
-    assert list(results["rows"]) == ["after 0 steps", "after 80 steps"]
-    assert results["num_examples"] == 12
-    names = [row["distribution"] for row in results["rows"]["after 80 steps"]]
-    assert names[:4] == ["target", "uniform", "log_uniform", "unigram"]
-    assert len(names) == 4 + 2 * (2 + 2 + 1)
-    before, after = ({row.distribution: row for row in rows} for rows in (start, late))
-    assert before["target"].total_variation == after["target"].total_variation == 0
-    assert before["uniform"].total_variation < 0.1  # an untrained model prefers nothing
-    assert after["uniform"].total_variation > 0.3
-    assert after["LSH embedding, SimHash near logit, K = 32"].total_variation < after["uniform"].total_variation
-    heights = [height for _, height in after["target"].curve]
+def test_the_study_leaves_what_it_measured(tmp_path):
+    rows = lns_figure3(LNSFigure3(quick=True, out=tmp_path))
+    times = [f"after {steps} steps" for steps in (0, 80)]
+    before, after = ({row["distribution"]: row for row in rows if row["when"] == when} for when in times)
+    assert list(before)[:4] == ["target", "uniform", "log_uniform", "unigram"]
+    assert len(before) == len(after) == 4 + 2 * (2 + 2 + 1)
+    assert before["target"]["distance"] == after["target"]["distance"] == 0
+    assert before["uniform"]["distance"] < 0.1  # an untrained model prefers nothing
+    assert after["uniform"]["distance"] > 0.3
+    near = after["LSH embedding, SimHash near logit, K = 32"]
+    assert near["distance"] < after["uniform"]["distance"]
+    heights = after["target"]["curve"]["probability"]
     assert heights == sorted(heights, reverse=True)
-    assert before["uniform"].num_found is None
-    assert 0 < after["LSH label, DWTA, K = 5"].num_found < 20
-    assert all(row.on_top == pytest.approx(1, abs=1e-5) for row in late)  # 100 of 20 classes
-    picture = matplotlib.image.imread(out / "figure3.png")
-    assert picture.shape[1] > 1000
+    assert before["uniform"]["found"] is None
+    assert 0 < after["LSH label, DWTA, K = 5"]["found"] < 20
+    assert after["uniform"]["on_top"] == pytest.approx(1, abs=1e-5)  # 100 of 20 classes
+    assert matplotlib.image.imread(tmp_path / "lns_figure3.png").shape[1] > 1000
 
 
-def test_it_trains_with_a_sampler_too_and_refuses_bad_numbers(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "_weights", lambda settings: {"target": figures.model_weights})
-    small = {"dataset": str(dataset), "batch_size": 16, "dim": 16, "num_examples": 4, "out": tmp_path / "out"}
+def test_it_trains_with_a_sampler_too_and_refuses_bad_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "_weights", lambda settings: {"target": figures.model_weights})
+    small = {"quick": True, "num_examples": 4, "out": tmp_path}
     assert len(lns_figure3(LNSFigure3(sampler="log_uniform", epochs=1, **small))) == 2
     for changed, message in (
-        ({"num_examples": 1}, "--num-examples of 2 or more, got 1"),
-        ({"dim": 4}, "--dim of 8 or more"),
-        ({"simhash": (8, 0)}, "1 or more after --simhash"),
-        ({"epochs": 0}, "--epochs above 0"),
+        ({"num_examples": 1}, "--num-examples of 2 or more, got --num-examples 1"),
+        ({"simhash": (8, 0)}, "--simhash of 1 or more"),
+        ({"epochs": 0.0}, "--epochs above 0"),
     ):
         with pytest.raises(ValueError, match=message):
             lns_figure3(LNSFigure3(**{**small, **changed}))

@@ -6,14 +6,15 @@ so that a few steps among all classes show what a method adds or loses, instead 
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from candax import losses, models, training
-from candax.experiments import ann_setup
-from candax.experiments.ann_methods import LOSSES
+from candax import models
+from candax.recipes.faces.problem import Problem, make_problem
 
 # Samples that a class vector is the mean of.
 _SAMPLES = 4
@@ -21,36 +22,35 @@ _SAMPLES = 4
 _CHUNK = 4096
 
 
-def make_pretrained(problem: ann_setup.Problem, *, num_classes: int, num_steps: int) -> models.Classifier:
+def make_pretrained(
+    problem: Problem, loss: Callable[..., Any], *, learning_rate: float, num_classes: int, num_steps: int
+) -> models.Classifier:
     """A model of all the problem's classes, after training on the first few of them.
 
     Args:
         problem: whose settings say what is trained and how.
+        loss: over all classes, to train with.
+        learning_rate: of that training.
         num_classes: identities that the encoder is trained on; those of the problem, if it has fewer.
         num_steps: training steps on them.
 
     Returns:
         The model: its encoder trained, its class vectors imprinted, of length 1.
     """
-    settings = problem.settings
-    few = dataclasses.replace(settings, num_classes=min(num_classes, settings.num_classes))
-    per_epoch = few.num_classes * few.samples_per_class // few.batch_size
-    few_problem = ann_setup.make_problem(
-        dataclasses.replace(few, epochs=num_steps / per_epoch), tests=1, pairs=2, probes=1, distractors=1
+    few = dataclasses.replace(
+        problem.settings, num_classes=min(num_classes, problem.settings.num_classes), learning_rate=learning_rate
     )
-    model = ann_setup.make_model(few_problem)
-    loss = losses.over_all_classes(LOSSES["softmax"])
-    trained = ann_setup.train(few_problem, f"encoder, {few.num_classes:,} classes", None, loss, model=model)
-    trained.program.update_model(trained.state)
-    whole = ann_setup.make_model(problem)
-    whole.encoder = model.encoder
-    whole.head.vectors[...] = jnp.asarray(imprinted(problem, trained.program, trained.state))
+    few = dataclasses.replace(few, epochs=num_steps / few.batches_per_epoch)
+    few_problem = make_problem(few, tests=1, pairs=2, probes=1, distractors=1)
+    training = few_problem.training(measure=lambda model: {"model": model})
+    encoder = training.by(None, loss, f"encoder, {few.num_classes:,} classes")(None)["model"].encoder
+    whole = problem.model()
+    whole.encoder = encoder
+    whole.head.vectors[...] = jnp.asarray(imprinted(problem, whole))
     return whole
 
 
-def imprinted(
-    problem: ann_setup.Problem, program: training.Program, state: training.TrainState
-) -> Float[np.ndarray, "num_classes dim"]:
+def imprinted(problem: Problem, model: models.Classifier) -> Float[np.ndarray, "num_classes dim"]:
     """Mean direction of the embeddings of each class's first training samples, of length 1."""
     settings, identities = problem.settings, problem.batches.identities
     vectors = np.empty((settings.num_classes, settings.dim), np.float32)
@@ -58,7 +58,7 @@ def imprinted(
     for start in range(0, settings.num_classes, _CHUNK):
         ids = np.arange(start, min(start + _CHUNK, settings.num_classes))
         inputs = identities.inputs(np.repeat(ids, samples), np.tile(np.arange(samples), len(ids)))
-        directions = _unit(ann_setup.embed(program, state, inputs))
+        directions = _unit(problem.embed(model, inputs))
         vectors[ids] = _unit(directions.reshape(len(ids), samples, settings.dim).mean(axis=1))
     return vectors
 

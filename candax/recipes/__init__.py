@@ -1,0 +1,1 @@
+"""Tasks: a folder for each, with its data, its models, how they are trained and measured, and its command."""

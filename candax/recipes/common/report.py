@@ -1,0 +1,329 @@
+"""One table and one picture for all studies: columns of figures, and panels of lines."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Shaped
+from rich.box import SIMPLE
+from rich.table import Table
+
+from candax.pictures import save_picture
+
+Row: TypeAlias = dict[str, Any]
+# Of a figure that depends on other rows: (row, all rows) -> value.
+Of: TypeAlias = Callable[[Row, Sequence[Row]], Any]
+# A key of the row's curve, or a function of the row.
+Source: TypeAlias = str | Callable[[Row], Any]
+Where: TypeAlias = Callable[[Row], bool]
+_STYLES = ("-", "--", ":", "-.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        heading: above it.
+        name: of the figure in a row.
+        format: of numbers, as in ``format(value, ".3f")``.
+        of: computes the figure, for those that the row does not have.
+        spread: whether the lowest and the highest of the seeds are shown too.
+    """
+
+    heading: str
+    name: str
+    format: str = ""
+    of: Of | None = None
+    spread: bool = False
+
+    def value(self, row: Row, rows: Sequence[Row]) -> Any:
+        """The figure."""
+        return row.get(self.name) if self.of is None else self.of(row, rows)
+
+    def text(self, row: Row) -> str:
+        """What the table shows of it."""
+        shown = self._text(row.get(self.name))
+        each = row.get(f"{self.name}_by_seed", ())
+        if not self.spread or len(each) < 2:
+            return shown
+        return f"{shown} ({self._text(min(each))} to {self._text(max(each))})"
+
+    def _text(self, value: Any) -> str:
+        if value is None:
+            return "-"
+        if isinstance(value, list | tuple):
+            return ", ".join(map(self._text, value))
+        return format(value, self.format) if isinstance(value, int | float) else str(value)
+
+
+def columns(**formats: str) -> list[Column]:
+    """Columns by the names of figures, with their formats; headings are the names.
+
+    Example:
+        >>> [column.heading for column in columns(method="", ms_per_step=".1f")]
+        ['method', 'ms per step']
+    """
+    return [Column(name.replace("_", " "), name, form) for name, form in formats.items()]
+
+
+def relative(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
+    """A figure as a multiple of that of the method ``to``, among rows with the ``same`` labels."""
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        reference = _reference(row, rows, to, same)
+        if reference is None or None in (row.get(name), reference.get(name)):
+            return None
+        return row[name] / max(reference[name], 1e-12)
+
+    return of
+
+
+def below(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
+    """How far a figure is below that of the method ``to``."""
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        reference = _reference(row, rows, to, same)
+        return None if reference is None else reference[name] - row[name]
+
+    return of
+
+
+def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
+    """The inverse: how many times a figure of the method ``to`` is this row's."""
+    multiple = relative(name, to=to, same=same)
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        found = multiple(row, rows)
+        return None if found is None else 1 / max(found, 1e-12)
+
+    return of
+
+
+def reaching(curve: Mapping[str, Sequence[float]], score: str, threshold: float, along: str) -> float | None:
+    """Where along a curve, by straight lines, a score first reaches a threshold; None if it never does.
+
+    Example:
+        >>> reaching({"step": [10, 20], "p_at_1": [0.2, 0.4]}, "p_at_1", 0.3, "step")
+        15.0
+    """
+    x, y = np.array([0.0, *curve[along]]), np.array([0.0, *curve[score]])
+    reached = np.flatnonzero(y[1:] >= threshold)
+    if not reached.size:
+        return None
+    before = reached[0]
+    share = (threshold - y[before]) / max(y[before + 1] - y[before], 1e-12)
+    return float(x[before] + np.clip(share, 0, 1) * (x[before + 1] - x[before]))
+
+
+def reached(score: str, share: float, along: str, *, to: str = "full_softmax") -> Of:
+    """Where along its curve a row first reaches a share of the last score of the method ``to``; None if never."""
+
+    def of(row: Row, rows: Sequence[Row]) -> float | None:
+        reference = _reference(row, rows, to, ())
+        if reference is None or not row.get("curve"):
+            return None
+        return reaching(row["curve"], score, share * reference["curve"][score][-1], along)
+
+    return of
+
+
+def _reference(row: Row, rows: Sequence[Row], method: str, same: Sequence[str]) -> Row | None:
+    alike = (other for other in rows if all(other.get(label) == row.get(label) for label in same))
+    return next((other for other in alike if other.get("method") == method), None)
+
+
+def table(title: str, columns: Sequence[Column], rows: Sequence[Row], caption: str | None = None) -> Table:
+    """A row for each of the rows; columns of words to the left, of numbers to the right."""
+    found = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, caption=caption)
+    for column in columns:
+        words = any(isinstance(row.get(column.name), str) for row in rows)
+        found.add_column(column.heading, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        found.add_row(*(column.text(row) for column in columns))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a panel.
+
+    Attributes:
+        label: in the legend. Of "a, b" the part before the last comma makes the colour, the rest the style.
+        x: along the horizontal axis; None: a thin horizontal line from one end to the other, at the only ``y``.
+        y: along the vertical one.
+        style: of ``Axes.plot``, beside what the label makes.
+        spread: lowest and highest for each point, drawn as bars.
+        bottom: draws bars that stand on these instead.
+        right: belongs to a second vertical axis, from 0 to 1.
+    """
+
+    label: str
+    x: Shaped[np.ndarray, "n"] | Sequence[Any] | None
+    y: Shaped[np.ndarray, "n"] | Sequence[Any]
+    style: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    spread: tuple[Any, Any] | None = None
+    bottom: Sequence[float] | None = None
+    right: bool = False
+
+    def draw(self, axis: Any, look: Mapping[str, Any]) -> None:
+        """Adds it to axes."""
+        look = {"label": self.label, **look, **self.style}
+        if self.x is None:
+            axis.axhline(self.y[0], color="black", linewidth=1, linestyle=":", label=self.label)
+        elif self.bottom is not None:
+            axis.bar(self.x, self.y, bottom=self.bottom, label=self.label)
+        elif self.spread is not None:
+            middle = np.asarray(self.y)
+            errors = np.abs(np.stack([middle - self.spread[0], self.spread[1] - middle]))
+            axis.errorbar(self.x, self.y, yerr=errors, capsize=4, **look)
+        else:
+            axis.plot(self.x, self.y, **look)
+
+
+Lines: TypeAlias = Callable[[Sequence[Row]], list[Line]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """Axes of the picture.
+
+    Attributes:
+        lines: makes them of the rows; or several such.
+        axes: of ``Axes.set``. Panels that all have the same ``ylabel`` share one vertical axis.
+    """
+
+    lines: Lines | Sequence[Lines]
+    axes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def of(self, rows: Sequence[Row]) -> list[Line]:
+        """The lines of some rows."""
+        makers = [self.lines] if callable(self.lines) else self.lines
+        return [line for maker in makers for line in maker(rows)]
+
+
+def curves(x: Source, y: Source, *, label: Source = "method", where: Where = bool, **style: Any) -> Lines:
+    """A line for each row that has a curve."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        return [Line(_label(row, label), _of(row, x), _of(row, y), style) for row in rows if _has(row) and where(row)]
+
+    return lines
+
+
+def _has(row: Row) -> bool:
+    return bool(row.get("curve"))
+
+
+def sweep(x: str, y: str, *, by: Source = "method", where: Where = bool, right: bool = False, **style: Any) -> Lines:
+    """A line for each method (or other label ``by``), a point on it for each of its rows."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            if where(row) and None not in (row.get(x), row.get(y)):
+                groups.setdefault(_label(row, by), []).append(row)
+        return [line(label, group) for label, group in groups.items()]
+
+    def line(label: str, rows: list[Row]) -> Line:
+        along, values = ([row[name] for row in rows] for name in (x, y))
+        each = [row.get(f"{y}_by_seed", [row[y]]) for row in rows]
+        several = any(len(of) > 1 for of in each)
+        spread = ([min(of) for of in each], [max(of) for of in each]) if several else None
+        return Line(label, along, values, {"marker": "o", **style}, spread, right=right)
+
+    return lines
+
+
+def bars(names: Sequence[str], *, by: str = "method", where: Where = bool) -> Lines:
+    """A bar for each row, of several figures on top of each other."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        rows = [row for row in rows if where(row)]
+        heights = np.array([[row[name] for row in rows] for name in names])
+        below = np.cumsum(heights, axis=0) - heights
+        x = [row[by] for row in rows]
+        return [
+            Line(name.replace("_", " "), x, height.tolist(), bottom=bottom.tolist())
+            for name, height, bottom in zip(names, heights, below, strict=True)
+        ]
+
+    return lines
+
+
+def level(label: str, height: Callable[[Sequence[Row]], float | None]) -> Lines:
+    """A horizontal line, where there is a height."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        found = height(rows)
+        return [] if found is None else [Line(label, None, [found])]
+
+    return lines
+
+
+def dots(x: str, *, label: Source, by: str, reference: str = "full_softmax", where: Where = bool) -> Lines:
+    """Rows under each other, one dot each, in the colour of their group ``by``; a line is where its reference is."""
+
+    def lines(rows: Sequence[Row]) -> list[Line]:
+        groups: dict[str, list[Row]] = {}
+        for row in reversed([row for row in rows if where(row)]):  # axes begin at the bottom
+            groups.setdefault(row[by], []).append(row)
+        found = []
+        for name, group in groups.items():
+            places = [_label(row, label) for row in group]
+            found.append(Line(name, [row[x] for row in group], places, {"marker": "o", "linestyle": ""}))
+            at = [row[x] for row in group if row.get("method") == reference]
+            found += [Line(name, [value] * 2, [places[0], places[-1]], {"label": None, "alpha": 0.5}) for value in at]
+        return found
+
+    return lines
+
+
+def _of(row: Row, source: Source) -> Any:
+    return row["curve"][source] if isinstance(source, str) else source(row)
+
+
+def _label(row: Row, source: Source) -> str:
+    return str(row[source] if isinstance(source, str) else source(row))
+
+
+def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: str, path: Path) -> None:
+    """Draws the panels side by side; a label has the same look in all of them, that of the reference is black."""
+    drawn = [panel.of(rows) for panel in panels]
+    labels = [{line.label for line in lines} for lines in drawn]
+    looks = _looks([line.label for lines in drawn for line in lines], reference)
+    one_legend = len(panels) > 1 and all(names == labels[0] for names in labels)
+    share_y = len({panel.axes.get("ylabel") for panel in panels}) == 1
+    columns = len(panels)
+    with save_picture(path, columns=columns, size=(2 + 5 * columns, 5.5), share_y=share_y) as axes:
+        for axis, panel, lines in zip(axes, panels, drawn, strict=True):
+            right = axis.twinx() if any(line.right for line in lines) else None
+            for line in lines:
+                line.draw(right if line.right else axis, looks[line.label])
+            if right is not None:
+                right.set(ylim=(0, 1))
+            axis.set(**panel.axes)
+            if share_y:
+                axis.label_outer()
+            if not one_legend and axis.get_legend_handles_labels()[1]:
+                axis.legend(fontsize="small")
+        axes[0].figure.suptitle(title)
+        if one_legend:
+            handles, names = axes[0].get_legend_handles_labels()
+            axes[0].figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize="small")
+
+
+def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
+    """Colours by what comes before the last comma of a label, styles by the place among those of one colour."""
+    groups: dict[str, list[str]] = {}
+    for label in dict.fromkeys(labels):
+        groups.setdefault(label.rpartition(", ")[0] or label, []).append(label)
+    looks: dict[str, dict[str, Any]] = {}
+    for number, members in enumerate(group for name, group in groups.items() if name != reference):
+        for place, label in enumerate(members):
+            looks[label] = {"color": f"C{number % 10}", "linestyle": _STYLES[place % len(_STYLES)]}
+    for label in groups.get(reference, ()):
+        looks[label] = {"color": "black", "linewidth": 2.5}
+    return looks

@@ -1,0 +1,115 @@
+"""Settings of a command: their bounds are part of their types, and all are checked in one place."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What a number, or each number of a tuple, may be; an infinite one never is."""
+
+    least: float = -math.inf
+    above: float = -math.inf
+    most: float = math.inf
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within them."""
+        return math.isfinite(value) and value >= self.least and value > self.above and value <= self.most
+
+    def __str__(self) -> str:
+        lower = f"above {self.above:g}" if math.isfinite(self.above) else f"of {self.least:g} or more"
+        return f"{lower} and at most {self.most:g}" if math.isfinite(self.most) else lower
+
+
+Count = Annotated[int, Bounds(least=1)]
+NonNegative = Annotated[int, Bounds(least=0)]
+Positive = Annotated[float, Bounds(above=0)]
+Share = Annotated[float, Bounds(above=0, most=1)]
+Out = Annotated[Path, tyro.conf.arg(metavar="DIR")]
+S = TypeVar("S", bound="Settings")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What every study can be told. A study's own settings are a subclass, whose ``QUICK`` are sizes for ``--quick``.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Mine(Settings):
+        ...     num_classes: Count = 1000
+        ...     QUICK = {"num_classes": 10}
+        >>> Mine(quick=True).ready().num_classes, Mine(quick=True, num_classes=20).ready().num_classes
+        (10, 20)
+        >>> Mine(num_classes=0).ready()
+        Traceback (most recent call last):
+        ValueError: expected --num-classes of 1 or more, got 0.
+    """
+
+    quick: bool = False
+    """Sizes that take seconds, to see that all runs; sizes that are given stay."""
+    seed: NonNegative = 0
+    """Of everything that is drawn: initial values, batches and candidates."""
+    out: Out = Path("runs")
+    """Folder for results.json and the picture; by default one in runs/ with the study's name."""
+
+    QUICK: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def name(self) -> str:
+        """That of the study's module."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def ready(self: S) -> S:
+        """The settings to run with: with the quick sizes where they are asked for, and checked.
+
+        Raises:
+            ValueError: for settings out of range.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        unset = {name: value for name, value in self.QUICK.items() if getattr(self, name) == defaults[name]}
+        settings = dataclasses.replace(self, **unset) if self.quick else self
+        if settings.out == defaults["out"] == Path("runs"):
+            settings = dataclasses.replace(settings, out=settings.out / settings.name)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raises ValueError for settings out of range; subclasses add what must hold between several."""
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            bounds = _bounds(hint)
+            value = getattr(self, name)
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            if bounds is not None and not all(bounds.holds(each) for each in values):
+                raise ValueError(f"expected {option(name)} {bounds}, got {value}.")
+
+    def expect(self, holds: bool, what: str, *names: str) -> None:
+        """Raises ValueError, saying what was expected and what the named settings are, unless something holds."""
+        if not holds:
+            got = " and ".join(f"{option(name)} {getattr(self, name)}" for name in names)
+            raise ValueError(f"expected {what}, got {got}.")
+
+
+def option(name: str) -> str:
+    """How a field is called on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _bounds(hint: Any) -> Bounds | None:
+    """Those in a type: of the number itself, of one that may be None, of each in a tuple."""
+    if get_origin(hint) is Annotated:
+        return next((extra for extra in hint.__metadata__ if isinstance(extra, Bounds)), None)
+    return next((found for part in get_args(hint) if (found := _bounds(part)) is not None), None)
+
+
+def writable_folder(path: Path) -> Path:
+    """Creates a folder where missing and raises OSError now, not after training, if nothing can be written there."""
+    path.mkdir(parents=True, exist_ok=True)
+    probe = path / ".writable"
+    probe.touch()
+    probe.unlink()
+    return path

@@ -1,0 +1,173 @@
+"""The runner of all studies: a problem, a list of methods and a list of measures become results, table and picture."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from rich.console import Console
+
+from candax.recipes.common import report
+from candax.recipes.common.settings import Settings, writable_folder
+from candax.recipes.common.training import Run
+from candax.training.metrics_log import write_atomically
+
+Row: TypeAlias = dict[str, Any]
+_SEED = "seed"
+_UNFINISHED = "unfinished"
+# Of a table, in characters.
+_WIDEST = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """What a study compares, a row of its results.
+
+    Attributes:
+        labels: that tell it from the others, JSON values: ``{"method": "css", "num_sampled": 20}``. Rows that differ in
+            the label ``seed`` alone are one in table and picture, with means for figures.
+        run: gives its figures, such as ``Training.by(...)``.
+    """
+
+    labels: Mapping[str, Any]
+    run: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What is to be run, and how it is shown.
+
+    Attributes:
+        title: of table and picture: the data and their sizes.
+        methods: in this order.
+        columns: of the table.
+        panels: of the picture, side by side.
+        claim: the paper's, under the picture's title.
+        caption: under the table.
+        reference: the label of lines that are drawn in black, such as the full softmax's.
+        picture: name of its file; default: that of the study's module.
+    """
+
+    title: str
+    methods: Sequence[Method]
+    columns: Sequence[report.Column]
+    panels: Sequence[report.Panel]
+    claim: str = ""
+    caption: str | None = None
+    reference: str = "full_softmax"
+    picture: str = ""
+
+
+def run(study: Study, settings: Settings) -> list[Row]:
+    """Runs all methods, prints the table, and writes ``results.json`` and the picture into ``settings.out``.
+
+    A study that was killed goes on where it was: methods that ``results.json`` has are not run again if it is of the
+    same study and settings, and long trainings go on from their last checkpoint.
+
+    Args:
+        study: what to run.
+        settings: the seeds and sizes it was made with.
+
+    Returns:
+        A row for each method: its labels, its figures, and those of columns that are computed from several rows.
+        ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
+    """
+    out, console = writable_folder(settings.out), Console()
+    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), "out": None}})
+    done = _read(out, identity)
+    console.print(study.title)
+    if done:
+        console.print(f"{len(done)} of {len(study.methods)} rows are in {out} already: remove it to run them again")
+    rows: list[Row] = []
+    for number, method in enumerate(study.methods):
+        labels = _json(method.labels)
+        row = next((row for row in done if labels.items() <= row.items()), None)
+        rows.append(row or {**labels, **_json(method.run(out / _UNFINISHED / str(number)))})
+        # After each method: a long study that is cut off leaves what it has.
+        _write(out, {**identity, "rows": rows})
+        shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
+    shown = _over_seeds(rows, [_json(method.labels) for method in study.methods])
+    for row in shown:
+        row.update({column.name: column.value(row, shown) for column in study.columns})
+    table = [{column.name: row[column.name] for column in study.columns} for row in shown]
+    _write(out, {**identity, "rows": rows, "table": table})
+    found = report.table(study.title, study.columns, shown, study.caption)
+    # Wider than the terminal rather than with words cut off.
+    wide = Console(width=_WIDEST).measure(found).maximum
+    Console(width=max(console.width, wide)).print(found)
+    title = "\n".join(filter(None, (study.title, study.claim)))
+    picture = out / (study.picture or f"{settings.name}.png")
+    report.draw(title, study.panels, shown, study.reference, picture)
+    console.print(f"wrote {out / 'results.json'} and {picture}")
+    return shown
+
+
+def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
+    """Runs one attempt after the other until the loss of one stays finite.
+
+    Args:
+        attempts: by learning rate, say.
+        label: under which the row says which one that was (None: none of them); ``diverged`` has those before.
+
+    Returns:
+        A function for ``Method.run``.
+    """
+
+    def run(folder: Path | None) -> dict[str, Any]:
+        diverged: list[Any] = []
+        for name, attempt in attempts.items():
+            try:
+                return {**attempt(folder and folder / str(name)), label: name, "diverged": diverged}
+            except FloatingPointError:
+                diverged.append(name)
+        return {label: None, "diverged": diverged}
+
+    return run
+
+
+def _json(value: Any) -> Any:
+    """As it is read back from a file."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _read(out: Path, identity: Mapping[str, Any]) -> list[Row]:
+    """Rows of a study that is the same, and nothing of another one."""
+    path = out / "results.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if isinstance(found, dict) and identity.items() <= found.items():
+        return list(found["rows"])
+    shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
+    return []
+
+
+def _write(out: Path, results: Mapping[str, Any]) -> None:
+    write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """One row for those whose labels differ in the seed alone: means, and the single values as ``NAME_by_seed``."""
+    groups: dict[str, list[Row]] = {}
+    for row, of_row in zip(rows, labels, strict=True):
+        key = json.dumps({name: value for name, value in of_row.items() if name != _SEED})
+        groups.setdefault(key, []).append(row)
+    return [_mean(group, frozenset(labels[0])) if _SEED in group[0] else dict(group[0]) for group in groups.values()]
+
+
+def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
+    mean: Row = {}
+    for name, value in rows[0].items():
+        values = [row[name] for row in rows]
+        if name == "curve":
+            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in value}
+        elif name in labels or not isinstance(value, int | float):
+            mean[name] = value
+        else:
+            mean[name], mean[f"{name}_by_seed"] = float(np.mean(values)), values
+    return mean

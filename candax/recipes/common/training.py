@@ -1,0 +1,119 @@
+"""How a study trains: model, data and measures of a problem, and what one method makes of it, timed."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import candax as cx
+from candax.base import Sampler
+from candax.training import Validation, fit
+
+Figures: TypeAlias = dict[str, Any]
+# What a method makes: figures, from the folder (None: none) in which it may keep what a killed run goes on from.
+Run: TypeAlias = Callable[[Path | None], Figures]
+Measure: TypeAlias = Callable[[Any], Mapping[str, Any]]
+
+# Where curves are measured, as shares of the steps: early on more often, as that is where methods differ.
+MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A problem for methods that train: what all of them have in common.
+
+    Attributes:
+        make: ``make(sampler, loss) -> (model, optimizer)``, the same initial values each time.
+        batches: of ``fit``.
+        num_steps: of ``fit``.
+        measure: figures of the trained model, a dict of JSON values.
+        on_the_way: measures the curve: numbers of a model in evaluation mode, off the clock.
+        measured_at: where, as shares of the steps; 0 is before the first one.
+        loss_fn: of ``fit``.
+        checkpoint_every: steps between checkpoints; shorter trainings have none.
+        progress: whether to show the bar of ``fit``.
+    """
+
+    make: Callable[[Sampler | None, Callable[..., Any]], tuple[Any, cx.Optimizer]]
+    batches: Any
+    num_steps: int
+    measure: Measure
+    on_the_way: Measure | None = None
+    measured_at: Sequence[float] = MEASURED_AT
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    checkpoint_every: int = 500
+    progress: bool = True
+
+    def by(self, sampler: Sampler | None, loss: Callable[..., Any], name: str = "", **changes: Any) -> Run:
+        """What trains by one method.
+
+        Args:
+            sampler: of the candidates; None with a loss over all classes.
+            loss: to train with.
+            name: before the progress bar.
+            changes: of this problem, for this method alone.
+
+        Returns:
+            A function that gives ``steps``, ``seconds`` and ``ms_per_step`` of training alone, what ``measure`` gives,
+            and the ``curve``: lists under ``step``, ``seconds``, ``epoch`` (where an epoch has a known length) and what
+            ``on_the_way`` gives.
+        """
+        problem = dataclasses.replace(self, **changes)
+        return lambda folder: problem._train(sampler, loss, name, folder)
+
+    def _train(self, sampler: Sampler | None, loss: Callable[..., Any], name: str, folder: Path | None) -> Figures:
+        model, optimizer = self.make(sampler, loss)
+        _compile_refresh(model, sampler, self.num_steps)
+        points = {max(1, round(share * self.num_steps)) for share in self.measured_at if share}
+        measured = []
+        if self.on_the_way is not None and 0 in self.measured_at:
+            measured.append({"step": 0, "seconds": 0.0, **self.on_the_way(model)})
+        fitted = fit(
+            model,
+            optimizer,
+            self.batches,
+            num_steps=self.num_steps,
+            loss_fn=self.loss_fn,
+            validation=self._validation(points),
+            folder=folder if self.num_steps > self.checkpoint_every else None,
+            checkpoint_every=self.checkpoint_every,
+            keep=1,
+            log_every=max(1, min(50, self.num_steps // 20)),
+            description=name or "training",
+            progress=self.progress,
+        )
+        measured += [record for record in fitted.records if "loss" not in record]
+        seconds = fitted.records[-1]["seconds"]
+        return {
+            "steps": self.num_steps,
+            "seconds": seconds,
+            # The first step compiles and is not on the clock.
+            "ms_per_step": 1e3 * seconds / max(1, self.num_steps - 1),
+            **self.measure(model),
+            "curve": self._curve(measured),
+        }
+
+    def _validation(self, points: set[int]) -> Validation | None:
+        measure = self.on_the_way
+        if measure is None:
+            return None
+        return Validation([()], lambda model, batches: dict(measure(model)), every=lambda step: step in points)
+
+    def _curve(self, measured: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+        curve = {name: [record[name] for record in measured] for name in (measured[0] if measured else ())}
+        per_epoch = getattr(self.batches, "batches_per_epoch", None)
+        if curve and per_epoch:
+            curve["epoch"] = [step / per_epoch for step in curve["step"]]
+        return curve
+
+
+def _compile_refresh(model: nnx.Module, sampler: Sampler | None, num_steps: int) -> None:
+    """Compiles what rebuilds the sampler, of a copy, so that compiling it is not on the clock."""
+    due = None if sampler is None else next((step for step in range(num_steps) if sampler.schedule(step)), None)
+    if due is not None:
+        graph, arrays = nnx.split(model)
+        cx.refresh(nnx.merge(graph, jax.tree.map(jnp.array, arrays)), due)

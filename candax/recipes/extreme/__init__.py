@@ -1,0 +1,1 @@
+"""Extreme classification: sparse features to classes of which an example has one or several."""

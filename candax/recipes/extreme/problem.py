@@ -1,0 +1,136 @@
+"""A data set of sparse features as a problem for the runner: what comparisons and the papers' studies train on."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import candax as cx
+from candax import data, losses, models
+from candax.base import Sampler
+from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
+from candax.training import evaluate_dataset
+
+# Test examples behind each point of a curve.
+CURVE_EXAMPLES = 5000
+
+
+def make_model(
+    dataset: data.Dataset, dim: int, sampler: Sampler | None, loss: Callable[..., Any], *, seed: int
+) -> models.Classifier:
+    """A sparse-feature MLP before a head over all classes of the data set."""
+    rngs = nnx.Rngs(seed)
+    encoder = models.SparseMLP(dataset.num_features, dim, rngs=rngs)
+    counts = dataset.label_counts(dataset.train)
+    head = cx.Head(dataset.num_classes, dim, sampler=None, counts=counts, rngs=rngs)
+    # The papers' output layers start without the log prior, and so do the published figures.
+    assert head.biases is not None
+    head.biases[...] = jnp.zeros_like(head.biases[...])
+    head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
+    head.use(sampler, loss)
+    return models.Classifier(encoder, head)
+
+
+def problem(
+    dataset: data.Dataset,
+    *,
+    batch_size: int,
+    dim: int,
+    learning_rate: float,
+    epochs: float = 1.0,
+    num_steps: int | None = None,
+    seed: int = 0,
+    curve_examples: int | None = CURVE_EXAMPLES,
+) -> Training:
+    """Trains the model of ``make_model`` with Adam and measures it on the test set.
+
+    Args:
+        dataset: to train and test on.
+        batch_size: examples per step.
+        dim: width of the hidden layer and of the class vectors.
+        learning_rate: of Adam.
+        epochs: passes over the training set.
+        num_steps: instead of epochs.
+        seed: of initial values, batches and candidates.
+        curve_examples: test examples behind each point of the curve; None: there is no curve.
+
+    Returns:
+        A ``Training``, whose figures are those of ``candax.training.evaluate_dataset``.
+    """
+    batches = data.Batches(dataset.train, batch_size, seed, flat=True)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:curve_examples])
+
+    def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
+        model = make_model(dataset, dim, sampler, loss, seed=seed)
+        return model, cx.Optimizer(model, optax.adam(learning_rate), seed=seed)
+
+    return Training(
+        make,
+        batches,
+        num_steps or max(1, round(epochs * batches.batches_per_epoch)),
+        measure=lambda model: evaluate_dataset(model, dataset, batches),
+        on_the_way=None
+        if curve_examples is None
+        else lambda model: evaluate_dataset(model, dataset, batches, rows=chosen),
+    )
+
+
+def contest(
+    training: Training, batch_size: int, num_classes: int, others: Mapping[str, tuple[Sampler | None, Any]]
+) -> list[Method]:
+    """The full softmax, in its faster form, and other samplers and losses by name."""
+
+    def full_softmax(folder: Path | None) -> dict[str, Any]:
+        return training.by(None, faster_full_softmax(training, batch_size, num_classes), "full softmax")(folder)
+
+    methods = [Method({"method": "full_softmax"}, full_softmax)]
+    return methods + [Method({"method": name}, training.by(*of, name)) for name, of in others.items()]
+
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("to 50 %", "epochs_to_50_percent", ".2f", reached("p_at_1", 0.5, "epoch")),
+    Column("to 90 %", "epochs_to_90_percent", ".2f", reached("p_at_1", 0.9, "epoch")),
+    Column("P@1", "p_at_1", ".3f"),
+    Column("of full", "p_at_1_of_full", ".3f", relative("p_at_1")),
+    Column("P@5", "p_at_5", ".3f"),
+    Column("ms/step", "ms_per_step", ".1f"),
+    Column("faster", "faster", ".1f", over("ms_per_step")),
+)
+CAPTION = "epochs to 50 and 90 % of full softmax's last P@1"
+_PRECISION = "precision at 1 on test data"
+PANELS = (
+    Panel(
+        curves("seconds", "p_at_1"),
+        {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": _PRECISION},
+    ),
+    Panel(curves("epoch", "p_at_1"), {"xlabel": "epochs", "ylabel": _PRECISION}),
+)
+
+
+def faster_full_softmax(training: Training, batch_size: int, num_classes: int) -> Callable[..., Any]:
+    """The full softmax in the form that takes less time here: at once if that fits into memory, or in class blocks."""
+    in_blocks = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
+    if 3 * 4 * batch_size * num_classes > _memory_left():
+        return in_blocks
+    short: dict[str, Any] = {"num_steps": 4, "on_the_way": None, "measure": lambda model: {}, "progress": False}
+
+    def seconds(form: Callable[..., Any]) -> float:
+        return training.by(None, form, **short)(None)["seconds"]
+
+    forms: tuple[Callable[..., Any], ...] = (in_blocks, losses.full_softmax)
+    return min(forms, key=seconds)
+
+
+def _memory_left() -> float:
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    return 4e9  # On CPU JAX does not say; half of what a small machine has.

@@ -1,0 +1,6 @@
+"""Face recognition, on generated identities: encoders that tell identities which they were not trained on."""
+
+from candax.recipes.faces.problem import Faces, Problem, make_problem
+from candax.recipes.faces.warm_start import make_pretrained
+
+__all__ = ["Faces", "Problem", "make_pretrained", "make_problem"]

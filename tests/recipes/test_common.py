@@ -1,0 +1,182 @@
+"""The runner of studies: settings, going on after a kill, rows over seeds, table and picture."""
+
+import dataclasses
+import json
+import os
+import signal
+from typing import ClassVar
+
+import jax.numpy as jnp
+import matplotlib.image
+import optax
+import pytest
+from flax import nnx
+from rich.console import Console
+
+import candax as cx
+from candax.recipes import common
+from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(common.Settings):
+    num_classes: Count = 1000
+    sizes: tuple[Count, ...] = (1, 2)
+    epochs: Positive | None = None
+    rate: Share = 0.1
+    QUICK: ClassVar = {"num_classes": 10, "sizes": (1,)}
+
+    def check(self):
+        super().check()
+        self.expect(self.rate * self.num_classes >= 1, "a class or more", "rate", "num_classes")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (Mine(num_classes=0), "expected --num-classes of 1 or more, got 0"),
+        (Mine(sizes=(3, 0)), r"expected --sizes of 1 or more, got \(3, 0\)"),
+        (Mine(epochs=float("inf")), "expected --epochs above 0, got inf"),
+        (Mine(rate=1.5), "expected --rate above 0 and at most 1, got 1.5"),
+        (Mine(seed=-1), "expected --seed of 0 or more"),
+        (Mine(num_classes=2), "expected a class or more, got --rate 0.1 and --num-classes 2"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        settings.ready()
+
+
+def test_quick_sizes_take_the_place_of_defaults_alone():
+    assert Mine().ready() == Mine()
+    quick = Mine(quick=True, num_classes=50).ready()
+    assert (quick.num_classes, quick.sizes) == (50, (1,))
+
+
+COLUMNS = (
+    Column("method", "method"),
+    Column("score", "score", ".2f", spread=True),
+    Column("of full", "of_full", ".1f", common.relative("score", same=("size",))),
+    Column("never", "never"),
+)
+PANELS = (
+    Panel(common.curves("step", "value", label=lambda row: f"{row['method']}, {row['size']}"), {"ylabel": "value"}),
+    Panel(
+        (common.sweep("size", "score"), common.level("first", lambda rows: rows[0]["score"])),
+        {"xscale": "log", "ylabel": "score"},
+    ),
+    Panel(common.dots("score", label="size", by="method"), {"ylabel": ""}),
+    Panel(common.bars(("score", "size"), by="method"), {"ylabel": "sum"}),
+    Panel(lambda rows: [Line("own", [1, 2], [0.1, 0.2], right=True)], {"ylabel": "other"}),
+)
+
+
+def study(ran, *, stop_before=None, seeds=(0, 1)):
+    def method(name, size, seed):
+        def run(folder):
+            if (name, size, seed) == stop_before:
+                raise KeyboardInterrupt
+            ran.append((name, size, seed))
+            score = size * (2 if name == "full_softmax" else 1) + seed
+            return {"score": score, "curve": {"step": [1, 2], "value": [score, score + 1.0]}}
+
+        return Method({"method": name, "size": size, "seed": seed}, run)
+
+    methods = [method(name, size, seed) for size in (1, 10) for seed in seeds for name in ("full_softmax", "other")]
+    return Study("a title", methods, COLUMNS, PANELS, claim="a claim")
+
+
+def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):
+    ran = []
+    settings = Mine(out=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        common.run(study(ran, stop_before=("other", 10, 0)), settings)
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == len(ran) == 5
+    rows = common.run(study(ran), settings)
+    assert len(ran) == len(set(ran)) == 8
+    assert [(row["method"], row["size"], row["score"], row["score_by_seed"]) for row in rows] == [
+        ("full_softmax", 1, 2.5, [2, 3]),
+        ("other", 1, 1.5, [1, 2]),
+        ("full_softmax", 10, 20.5, [20, 21]),
+        ("other", 10, 10.5, [10, 11]),
+    ]
+    assert rows[1]["of_full"] == pytest.approx(0.6)
+    assert rows[0]["curve"]["value"] == [2.5, 3.5]
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert len(written["rows"]) == 8
+    assert written["table"][3] == {"method": "other", "score": 10.5, "of_full": 10.5 / 20.5, "never": None}
+    assert matplotlib.image.imread(tmp_path / "test_common.png").shape[1] > 1000
+    # With other settings it is another study.
+    common.run(study(ran), dataclasses.replace(settings, num_classes=20))
+    assert len(ran) == 16
+
+
+def test_the_table_shows_what_is_there(tmp_path):
+    rows = common.run(study([], seeds=(0,)), Mine(out=tmp_path))
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(report.table("a title", COLUMNS, rows))
+    assert "other" in shown.get()
+    assert "10.00" in shown.get()
+    assert "0.5" in shown.get()
+
+
+def problem(steps, **changes):
+    def make(sampler, loss):
+        model = nnx.Sequential(cx.Embed(20, 4, rngs=nnx.Rngs(0)))
+        model.head = cx.Head(20, 4, sampler=sampler, loss=loss, rngs=nnx.Rngs(1))
+        return model, cx.Optimizer(model, optax.adam(0.1))
+
+    batches = [(jnp.arange(8), (jnp.arange(8) + i) % 20) for i in range(steps)]
+
+    def measure(model):
+        return {"norm": float(jnp.linalg.norm(model.head.vectors[...]))}
+
+    options = {"on_the_way": measure, "measured_at": (0, 0.5, 1), "progress": False, "checkpoint_every": 2}
+    return Training(make, batches, steps, measure, **{**options, **changes})
+
+
+def test_a_training_that_was_killed_goes_on_where_it_was(tmp_path):
+    sampler, loss = cx.samplers.every(cx.samplers.uniform(8), 3), cx.losses.css
+    whole = problem(6).by(sampler, loss)(None)
+    assert whole["curve"]["step"] == [0, 3, 6]
+    assert whole["curve"]["norm"][-1] == whole["norm"]
+    assert (whole["steps"], whole["seconds"] > 0) == (6, True)
+    calls = []
+
+    def killed(model):
+        calls.append(model)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"norm": float(jnp.linalg.norm(model.head.vectors[...]))}
+
+    with pytest.raises(cx.training.Interrupted):
+        problem(6, on_the_way=killed).by(sampler, loss)(tmp_path)
+    assert len(calls) == 2
+    found = problem(6).by(sampler, loss)(tmp_path)
+    assert found["norm"] == whole["norm"]
+    assert found["curve"]["norm"] == whole["curve"]["norm"]
+
+
+def test_the_first_attempt_that_stays_finite_counts(tmp_path):
+    def attempt(diverges):
+        def run(folder):
+            if diverges:
+                raise FloatingPointError
+            return {"score": 1}
+
+        return run
+
+    assert common.first_finite({0.5: attempt(True), 0.1: attempt(False)}, "rate")(tmp_path) == {
+        "score": 1,
+        "rate": 0.1,
+        "diverged": [0.5],
+    }
+    assert common.first_finite({0.5: attempt(True)}, "rate")(None) == {"rate": None, "diverged": [0.5]}
+
+
+def test_where_a_curve_reaches_a_score():
+    curve = {"seconds": [1.0, 3.0], "p_at_1": [0.2, 0.4]}
+    assert common.reaching(curve, "p_at_1", 0.1, "seconds") == pytest.approx(0.5)
+    assert common.reaching(curve, "p_at_1", 0.3, "seconds") == pytest.approx(2)
+    assert common.reaching(curve, "p_at_1", 0.5, "seconds") is None
