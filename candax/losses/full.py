@@ -40,7 +40,7 @@ def full_softmax(
         block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
 
     Returns:
-        One loss an example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
+        One loss per example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
         to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
 
     Raises:
@@ -62,7 +62,7 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
 
     ``losses.over_all_classes(losses.with_margin(losses.arcface, losses.subset_softmax))`` is the full softmax with
     ArcFace; over ``subset_softmax`` (or ``css``) alone it is ``full_softmax`` by another way, slower and with several
-    ``[B, num_classes]`` arrays in memory. For ``candax.training.build`` with ``sampler=None``.
+    ``[B, num_classes]`` arrays in memory. For ``cx.Head`` with ``sampler=None``.
 
     Args:
         loss: any loss on ``SampledLogits``.

@@ -65,7 +65,7 @@ def window_logits(
         _reach(vectors, window, block),
         preferred_element_type=jnp.float32,
     )
-    # One more column a row moves row i by i places, so that its neighbours stand in the first columns.
+    # One more column per row moves row i by i places, so that its neighbours are in the first columns.
     number, reach = band.shape[1], band.shape[3]
     flat = jnp.pad(band.reshape(runs, number, block * reach), ((0, 0), (0, 0), (0, block)))
     diagonals = flat.reshape(runs, number * block, reach + 1)[:, :length, : 2 * window + 1]
@@ -83,7 +83,7 @@ def window_sums(
         window: w, neighbours on either side; T = 2 w.
 
     Returns:
-        One sum a place.
+        One sum per place.
 
     Example:
         >>> import jax.numpy as jnp

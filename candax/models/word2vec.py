@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.models.windows import window_sums
 from candax.rows import Table, lookup
 
 
 def _words(num_words: int, dim: int, rngs: nnx.Rngs) -> Table:
-    if num_words < 1 or dim < 1:
-        raise ValueError(f"expected num_words >= 1 and dim >= 1, got {num_words} and {dim}.")
+    check_positive("num_words", num_words)
+    check_positive("dim", dim)
     return Table(jax.random.uniform(rngs.params(), (num_words, dim), minval=-0.5 / dim, maxval=0.5 / dim))
 
 

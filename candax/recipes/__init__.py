@@ -4,11 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from candax.recipes import extreme as extreme
-    from candax.recipes import faces as faces
-    from candax.recipes import links as links
-    from candax.recipes import retrieval as retrieval
-    from candax.recipes import words as words
+    from candax.recipes import (
+        extreme as extreme,
+        faces as faces,
+        links as links,
+        retrieval as retrieval,
+        words as words,
+    )
 
 _ROOMS = ("extreme", "faces", "links", "retrieval", "words")
 

@@ -1,4 +1,4 @@
-"""Optimizers by rows: any elementwise optax transformation on the rows of a table that a step has used, alone.
+"""Optimizers by rows: any elementwise optax transformation, on only those rows of a table that a step has used.
 
 The rows of the table and of the optimizer state are gathered, updated, and scattered back in place.
 """
@@ -49,7 +49,7 @@ class Rowwise(NamedTuple):
 
 
 def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding = "nearest") -> Rowwise:
-    """Applies an optax transformation to the rows that a step has used and to their rows of the optimizer state, alone.
+    """Applies an optax transformation to only the rows that a step has used and their rows of the optimizer state.
 
     Leaves of the state whose first dimension follows the table's are per row, others (step counts, learning rates) are
     shared and advance with every step. Rows that a step does not use stay bit for bit as they are: moments do not decay

@@ -1,8 +1,8 @@
-"""Unigram frequencies learned from the stream: for labels whose counts nobody has.
+"""Unigram frequencies learned from the stream of labels, for when nobody has counted them.
 
 A memory of labels is kept in sorted order: a uniformly random slot of it is a draw from the frequencies it holds, and
-binary search says how often a class stands in it. So what is reported is what is drawn, however old the memory is. (A
-table of occurrences by class would be read by the draw and written by the update, and the compiled step would copy it.)
+binary search tells how often a class occurs in it. So the reported counts are exact, however old the memory is. (The
+draw would read a table of occurrences by class and the update would write it, so that the compiled step would copy it.)
 """
 
 import jax

@@ -130,7 +130,7 @@ def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, 
 def _join(
     positives: Int[Array, "K"], others: Int[Array, "S"], is_free: Bool[Array, "S"]
 ) -> tuple[Int[Array, "S"], Bool[Array, "S"]]:
-    """The positives, then the first of the others that are free, in as many slots as there are others."""
+    """The positives, then the first others that are free: as many slots in all as there are others."""
     slots = others.shape[0]
     number = jnp.sum(positives < _NOWHERE)
     rank = number + jnp.cumsum(is_free) - 1

@@ -163,7 +163,7 @@ def test_same_seed_same_result():
 class Tied(nnx.Module):
     """Words in, words out, one table for both."""
 
-    def __init__(self, words: cx.models.Table) -> None:
+    def __init__(self, words: cx.rows.Table) -> None:
         self.words = words
 
     def __call__(self, batch):

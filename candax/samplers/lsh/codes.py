@@ -22,7 +22,7 @@ class HashFamily(NamedTuple):
         log_collision: ``(x[..., Q, dim], y[..., n, dim]) -> float32[..., Q, n]``: log of the probability, over the
             parameters, that one function gives two vectors the same value; for all pairs.
         num_bits: bits of one value.
-        scratch: ``(dim, num_functions) -> int``: numbers of scratch a row.
+        scratch: ``(dim, num_functions) -> int``: numbers of scratch per row.
         exact: different functions are independent, and ``log_collision`` holds for every pair of vectors.
         always_collides: no two vectors (but opposite ones) have collision probability 0.
     """

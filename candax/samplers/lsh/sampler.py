@@ -81,7 +81,7 @@ def lsh(
             angle falls with the logit e . w + b; use it with ``simhash()``. Biases and M are those of the last refresh.
         budget: S, slots of a candidate set (the paper's sparsity times num_classes). None: room for all that can be
             found, at most num_classes.
-        take: "tables": at most 2 S entries a group are read, repeats included, table by table; "all": all buckets are
+        take: "tables": at most 2 S entries per group are read, repeats included, table by table; "all": all buckets are
             read, and a random S of the classes found are kept.
         fill: None: slots that stay free are masked; "uniform": they take random classes.
         num_fill: slots that found classes cannot take, with ``fill``. Default: an eighth of the budget, at least 1.

@@ -193,7 +193,8 @@ def update(
     )
     new = jnp.where(row_ids[:, None] < num_classes, codes, jnp.uint32(num_buckets))
     changed = old != new
-    # Written is what was read where nothing changes: the write then waits for the read, and nothing need be copied.
+    # Rows whose codes stay the same are written with what was read from them. So the write has to wait for the read,
+    # and XLA need not copy the table.
     all_codes = tables.codes.at[row_ids].set(
         jnp.where(changed, new, old), mode="drop", unique_indices=True, indices_are_sorted=True
     )
