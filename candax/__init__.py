@@ -1,39 +1,6 @@
-"""candax: train JAX models with huge output layers without computing all classes."""
+"""candax: train JAX models with huge output layers without computing all classes. Names are in ``__init__.pyi``."""
 
-from candax import data, diagnostics, losses, models, recipes, rows, samplers, testing, training
-from candax.base import Candidates, Classes, Facts, Query, SampledLogits, Sampler
-from candax.models.embed import Embed
-from candax.models.head import Head
-from candax.models.sampled import sampled_loss
-from candax.rows.gradients import Gradients, accumulate
-from candax.rows.modules import value_and_grad
-from candax.training.checking import check
-from candax.training.optimizer import Optimizer
-from candax.training.refreshing import refresh
+import lazy_loader
 
-__all__ = [
-    "Candidates",
-    "Classes",
-    "Embed",
-    "Facts",
-    "Gradients",
-    "Head",
-    "Optimizer",
-    "Query",
-    "SampledLogits",
-    "Sampler",
-    "accumulate",
-    "check",
-    "data",
-    "diagnostics",
-    "losses",
-    "models",
-    "recipes",
-    "refresh",
-    "rows",
-    "sampled_loss",
-    "samplers",
-    "testing",
-    "training",
-    "value_and_grad",
-]
+# Each is imported when it is first asked for, so that a user pays for what he uses.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,130 +2,128 @@
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Union
 
 import tyro
 
-from candax.experiments.ann_dataset import ANNDataset, ann_dataset
-from candax.experiments.ann_profile import ANNProfile, ann_profile
-from candax.experiments.ann_recall import ANNRecall, ann_recall
-from candax.experiments.ann_scale import ANNScale, ann_scale
-from candax.experiments.ann_tables import ANNTables, ann_tables
-from candax.experiments.css_figure1 import Figure1, figure1
-from candax.experiments.css_figure2a import Figure2a, figure2a
-from candax.experiments.css_figure2b import Figure2b, figure2b
-from candax.experiments.css_figure3 import Figure3, figure3
-from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
-from candax.experiments.lns_figure5 import Figure5, figure5
-from candax.experiments.lns_staleness import LNSStaleness, lns_staleness
-from candax.experiments.lns_sweeps import Sweeps, sweeps
-from candax.experiments.lns_tables import Tables, tables
-from candax.experiments.word2vec_questions import Word2VecQuestions, word2vec_questions
-from candax.recipes.extreme.compare import Compare, compare
-from candax.recipes.extreme.diagnose import Diagnose, diagnose
-from candax.recipes.extreme.train import Evaluate, Train, evaluate, train
-from candax.recipes.links.command import Links, links
-from candax.recipes.retrieval.command import Retrieval, retrieval
-from candax.recipes.words.command import Analogy, Neighbors, Word2Vec, analogy, neighbors, word2vec
-from candax.training.saved import Export, export_command
-from candax.training.stopping import Interrupted
-
-_RUN: dict[type, Callable[[Any], Any]] = {
-    Compare: compare,
-    Train: train,
-    Evaluate: evaluate,
-    Diagnose: diagnose,
-    Word2Vec: word2vec,
-    Neighbors: neighbors,
-    Analogy: analogy,
-    Export: export_command,
-    Figure1: figure1,
-    Figure2a: figure2a,
-    Figure2b: figure2b,
-    Figure3: figure3,
-    Tables: tables,
-    Sweeps: sweeps,
-    LNSFigure3: lns_figure3,
-    Figure5: figure5,
-    LNSStaleness: lns_staleness,
-    Retrieval: retrieval,
-    Links: links,
-    Word2VecQuestions: word2vec_questions,
-    ANNTables: ann_tables,
-    ANNRecall: ann_recall,
-    ANNScale: ann_scale,
-    ANNProfile: ann_profile,
-    ANNDataset: ann_dataset,
+# Module, settings, function, and a line of help. Only the module of the command that is given is imported: help must
+# not wait for JAX.
+Commands = dict[str, tuple[str, str, str, str]]
+COMMANDS: Commands = {
+    "compare": (
+        "candax.recipes.extreme.compare",
+        "Compare",
+        "compare",
+        "Trains full softmax and pairs of a sampler and a loss on the same data; a table and a picture.",
+    ),
+    "train": ("candax.recipes.extreme.train", "Train", "train", "Trains one model, with checkpoints."),
+    "evaluate": ("candax.recipes.extreme.train", "Evaluate", "evaluate", "Measures the newest checkpoint of a run."),
+    "diagnose": (
+        "candax.recipes.extreme.diagnose",
+        "Diagnose",
+        "diagnose",
+        "Bias and variance of samplers and losses, on a run or on arrays in a file.",
+    ),
+    "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
+    "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
+    "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),
+    "export": (
+        "candax.training.saved",
+        "Export",
+        "export_command",
+        "Writes class vectors, biases and ids of a run as safetensors, .npy and, if it is there, for faiss.",
+    ),
 }
-
-_AnyExperiment = (
-    Annotated[Figure1, tyro.conf.subcommand("css-figure1")]
-    | Annotated[Figure2a, tyro.conf.subcommand("css-figure2a")]
-    | Annotated[Figure2b, tyro.conf.subcommand("css-figure2b")]
-    | Annotated[Figure3, tyro.conf.subcommand("css-figure3")]
-    | Annotated[Tables, tyro.conf.subcommand("lns-tables")]
-    | Annotated[Sweeps, tyro.conf.subcommand("lns-sweeps")]
-    | Annotated[LNSFigure3, tyro.conf.subcommand("lns-figure3")]
-    | Annotated[Figure5, tyro.conf.subcommand("lns-figure5")]
-    | Annotated[LNSStaleness, tyro.conf.subcommand("lns-staleness")]
-    | Annotated[Retrieval, tyro.conf.subcommand("retrieval")]
-    | Annotated[Links, tyro.conf.subcommand("links")]
-    | Annotated[Word2VecQuestions, tyro.conf.subcommand("word2vec-questions")]
-    | Annotated[ANNTables, tyro.conf.subcommand("ann-tables")]
-    | Annotated[ANNRecall, tyro.conf.subcommand("ann-recall")]
-    | Annotated[ANNScale, tyro.conf.subcommand("ann-scale")]
-    | Annotated[ANNProfile, tyro.conf.subcommand("ann-profile")]
-    | Annotated[ANNDataset, tyro.conf.subcommand("ann-dataset")]
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """Runs one experiment; each says what it must show in its module's first lines."""
-
-    run: tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[_AnyExperiment]]
-    """Which."""
-
-
-Command = (
-    Annotated[Compare, tyro.conf.subcommand("compare")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Diagnose, tyro.conf.subcommand("diagnose")]
-    | Annotated[Word2Vec, tyro.conf.subcommand("word2vec")]
-    | Annotated[Neighbors, tyro.conf.subcommand("neighbors")]
-    | Annotated[Analogy, tyro.conf.subcommand("analogy")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Experiment, tyro.conf.subcommand("experiment")]
-)
+EXPERIMENTS: Commands = {
+    "css-figure1": (
+        "candax.experiments.css_figure1",
+        "Figure1",
+        "figure1",
+        "Estimates of one probability.",
+    ),
+    "css-figure2a": ("candax.experiments.css_figure2a", "Figure2a", "figure2a", "Softmax regression by ten methods."),
+    "css-figure2b": ("candax.experiments.css_figure2b", "Figure2b", "figure2b", "The margin of the ranking loss."),
+    "css-figure3": ("candax.experiments.css_figure3", "Figure3", "figure3", "A language model with a GRU."),
+    "lns-tables": ("candax.experiments.lns_tables", "Tables", "tables", "Tables 2 and 3 and figure 4 of LNS."),
+    "lns-sweeps": ("candax.experiments.lns_sweeps", "Sweeps", "sweeps", "Candidates, tables and hash functions."),
+    "lns-figure3": (
+        "candax.experiments.lns_figure3",
+        "LNSFigure3",
+        "lns_figure3",
+        "What follows the model.",
+    ),
+    "lns-figure5": ("candax.experiments.lns_figure5", "Figure5", "figure5", "Data with flattened label frequencies."),
+    "lns-staleness": ("candax.experiments.lns_staleness", "LNSStaleness", "lns_staleness", "How fast indices age."),
+    "retrieval": ("candax.recipes.retrieval.command", "Retrieval", "retrieval", "Two towers: which item is next."),
+    "links": ("candax.recipes.links.command", "Links", "links", "Link prediction in a graph."),
+    "word2vec-questions": (
+        "candax.experiments.word2vec_questions",
+        "Word2VecQuestions",
+        "word2vec_questions",
+        "What k, the noise, hard negatives and corrections change in word vectors.",
+    ),
+    "ann-tables": ("candax.experiments.ann_tables", "ANNTables", "ann_tables", "Tables 3 and 4 of ANN Softmax."),
+    "ann-recall": ("candax.experiments.ann_recall", "ANNRecall", "ann_recall", "What retrieval finds, and accuracy."),
+    "ann-scale": ("candax.experiments.ann_scale", "ANNScale", "ann_scale", "Accuracy and time as classes grow."),
+    "ann-profile": ("candax.experiments.ann_profile", "ANNProfile", "ann_profile", "Where the time of a step goes."),
+    "ann-dataset": ("candax.experiments.ann_dataset", "ANNDataset", "ann_dataset", "ANN Softmax on a data set."),
+}
 
 
 def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
-    settings = _parse(args)
-    if isinstance(settings, Experiment):
-        settings = settings.run
+    function, settings = _parse(list(sys.argv[1:] if args is None else args))
     try:
-        _RUN[type(settings)](settings)
+        function(settings)
     except (ValueError, OSError, FloatingPointError) as error:
         _fail(str(error))
-    except Interrupted as asked:
-        print(f"candax: {asked}", file=sys.stderr)
-        sys.exit(130)
-    except KeyboardInterrupt:
-        print("candax: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as asked:
+        # Of ``fit`` it says where the run was saved and how to go on.
+        print(f"candax: {asked or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
 
 
-def _parse(args: list[str] | None) -> Any:
+def _parse(args: list[str]) -> tuple[Callable[[Any], Any], Any]:
+    """The function of the command, and its settings."""
+    program, commands = "candax", COMMANDS
+    if args[:1] == ["experiment"]:
+        program, commands, args = "candax experiment", EXPERIMENTS, args[1:]
+    if args and not args[0].startswith("-") and args[0] not in commands:
+        _fail(f"expected one of {', '.join(commands)}, got {args[0]!r}. See {program} --help.")
+    if not args or args[0] not in commands:
+        # Help, or an error that names the commands.
+        _cli(_names(commands), program, args)
+        _fail(f"expected a command, got none. See {program} --help.")
+    module, settings, function, _ = commands[args[0]]
+    room = importlib.import_module(module)
+    return getattr(room, function), _cli(getattr(room, settings), f"{program} {args[0]}", args[1:])
+
+
+def _names(commands: Commands) -> Any:
+    """A type of subcommands without options, for the list of them."""
+    helps = {name: help_line for name, (*_, help_line) in commands.items()}
+    if commands is COMMANDS:
+        helps["experiment"] = "Runs one experiment of a paper: candax experiment --help lists them."
+    made = [
+        Annotated[
+            dataclasses.make_dataclass(name.title().replace("-", ""), []), tyro.conf.subcommand(name, description=line)
+        ]
+        for name, line in helps.items()
+    ]
+    return Union[tuple(made)]  # noqa: UP007
+
+
+def _cli(settings: Any, program: str, args: list[str]) -> Any:
     """The settings from the arguments; tyro's boxes of many lines become one line."""
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(Command, prog="candax", description="Train models with huge output layers.", args=args)
+            about = "Train models with huge output layers." if program == "candax" else None
+            return tyro.cli(settings, prog=program, description=about, args=args)
     except SystemExit as end:
         if end.code in (0, None):
             raise
@@ -133,7 +131,7 @@ def _parse(args: list[str] | None) -> Any:
         lines = printed.getvalue().splitlines()
         rules = [i for i, line in enumerate(lines) if "──" in line or "---" in line]
         message = " ".join(line.strip("│ ") for line in lines[rules[0] + 1 : rules[1]])
-        _fail(f"{message.removesuffix('.')}. See candax --help.")
+        _fail(f"{message.removesuffix('.')}. See {program} --help.")
 
 
 def _fail(message: str) -> NoReturn:

@@ -44,6 +44,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_pure_functions]",
         "test_samplers_follow_training_as_they_do_in_fit[lsh-by_pure_functions]",
     },
+    "frontdoor/test_head.py": {"test_a_large_table_is_drawn_in_parts_from_the_same_distribution"},
     "frontdoor/test_meshes.py": {"test_on_eight_devices"},
     "frontdoor/test_row_gradients.py": {
         "test_every_kind_of_sampler_has_the_dense_gradient[ivf_bq]",
@@ -58,17 +59,24 @@ CI_ONLY: dict[str, set[str]] = {
         "test_without_a_margin_it_is_the_scaled_cosine_softmax",
     },
     "models/test_gru.py": ALL,
-    "models/test_heads.py": {
-        "test_a_large_table_is_drawn_in_parts_from_the_same_distribution",
-        "test_hits_are_those_of_brute_force",
-    },
     "models/test_links_and_tower.py": ALL,
     "models/test_projection.py": ALL,
+    "models/test_scoring.py": {"test_hits_are_those_of_brute_force"},
     "models/test_windows.py": ALL,
+    "recipes/test_common.py": {
+        "test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds",
+        "test_a_training_that_was_killed_goes_on_where_it_was",
+    },
     "rows/test_by_rows.py": {
         "test_untouched_rows_stay_bit_for_bit",
         "test_with_every_row_touched_it_is_the_dense_optimizer",
     },
+    "samplers/common/test_distinct.py": {
+        "test_order_of_two_from_five_is_successive_sampling[streamed]",
+        "test_stream_returns_distinct_ids_and_ordered_times[prob1]",
+    },
+    "samplers/common/test_kmeans.py": ALL,
+    "samplers/common/test_thresholds.py": ALL,
     "samplers/lsh/test_hashes.py": ALL,
     "samplers/lsh/test_laws.py": {"test_sampler"},
     "samplers/lsh/test_sampler.py": {
@@ -77,10 +85,6 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "samplers/lsh/test_tables.py": {"test_a_reservoir_is_uniform_over_what_came"},
     "samplers/test_bernoulli.py": {"test_a_long_tail_is_drawn_as_stated"},
-    "samplers/test_distinct.py": {
-        "test_order_of_two_from_five_is_successive_sampling[streamed]",
-        "test_stream_returns_distinct_ids_and_ordered_times[prob1]",
-    },
     "samplers/test_grouping.py": {
         "test_a_group_has_its_labels_its_best_and_a_fill",
         "test_the_fill_is_uniform_over_the_others",
@@ -90,7 +94,6 @@ CI_ONLY: dict[str, set[str]] = {
         "test_trees_are_built_anew_every_thousand_steps_and_training_goes_on",
     },
     "samplers/test_ivf_index.py": ALL,
-    "samplers/test_ivf_kmeans.py": ALL,
     "samplers/test_ivf_sampler.py": {
         "test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table[rotated-4]",
         "test_training_with_updates_and_refresh_keeps_the_index_current[mean]",
@@ -101,12 +104,12 @@ CI_ONLY: dict[str, set[str]] = {
         "test_without_decay_every_label_is_remembered_alike[1]",
     },
     "samplers/test_partial_fc.py": ALL,
-    "samplers/test_thresholds.py": ALL,
     "test_blocks.py": {"test_equals_plain_computation", "test_ties_go_to_the_lower_id"},
     "test_benchmarks.py": ALL,
     "test_cli.py": ALL,
     "test_doctests.py": ALL,
     "test_examples.py": {"test_an_example_learns", "test_the_page_runs"},
+    "test_imports.py": {"test_a_user_s_file_type_checks_and_a_wrong_word_in_it_is_found"},
     "test_lowering.py": ALL,
     "test_notebooks.py": {"test_notebook"},
     "test_readme.py": {"test_the_notebook_example_runs", "test_the_shorter_examples_run"},

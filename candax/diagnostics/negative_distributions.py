@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, Query, Sampler
-from candax.samplers.keys import Near
+from candax.samplers.common.keys import Near
 from candax.samplers.lsh.codes import HashFamily, check_bits, log_not_found
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
@@ -27,7 +27,7 @@ class Sizes:
     Attributes:
         num_classes: C.
         batch_size: B.
-        num_sampled: C_sub, candidates a group.
+        num_sampled: C_sub, candidates per group.
         num_groups: g.
         period: T, steps between two builds of an index.
         graph_period: steps between two builds of a graph of neighbours, which takes much longer.
@@ -36,7 +36,6 @@ class Sizes:
         hm_num: codes that IVF-BQ sees; None: a tenth of the classes.
         num_kept: of them scored exactly; None: a tenth.
         num_tables: L of LSH.
-        num_hashes: b of LSH; None: log2 C.
     """
 
     num_classes: int
@@ -50,7 +49,6 @@ class Sizes:
     hm_num: int | None = None
     num_kept: int | None = None
     num_tables: int = 32
-    num_hashes: int | None = None
 
     @property
     def k(self) -> int:
@@ -73,19 +71,17 @@ def sizes_of(settings: Faces, **changes: Any) -> Sizes:
     return Sizes(**{**{name: getattr(settings, name) for name in own}, **periods, **changes})
 
 
-def ann_retrieval(sizes: Sizes) -> Sampler:
-    """What IVF-BQ finds for every example: the paper's section 3.2."""
+def _ivf(sizes: Sizes) -> Sampler:
+    # The paper's section 3.2.
     hm_num = max(1, sizes.num_classes // 10) if sizes.hm_num is None else sizes.hm_num
-    kept = max(1, hm_num // 10) if sizes.num_kept is None else sizes.num_kept
-    found = samplers.ivf_bq(
-        sizes.k, num_centers=sizes.centers, hm_num=hm_num, num_kept=min(kept, hm_num), near=sizes.near
-    )
-    return samplers.every(found, sizes.period)
+    kept = min(hm_num, max(1, hm_num // 10) if sizes.num_kept is None else sizes.num_kept)
+    options: dict[str, Any] = {"num_centers": sizes.centers, "hm_num": hm_num, "num_kept": kept, "near": sizes.near}
+    return samplers.every(samplers.ivf_bq(sizes.k, **options), sizes.period)
 
 
-def lsh_retrieval(sizes: Sizes) -> Sampler:
-    """What LSH finds for every example; buckets follow the class vectors by building them anew."""
-    bits = max(1, round(math.log2(sizes.num_classes))) if sizes.num_hashes is None else sizes.num_hashes
+def _lsh(sizes: Sizes) -> Sampler:
+    # As many bits as say which class it is; buckets follow the class vectors by building them anew.
+    bits = max(1, round(math.log2(sizes.num_classes)))
     found = samplers.lsh_top_k(
         sizes.k,
         hash=samplers.simhash(),
@@ -98,41 +94,26 @@ def lsh_retrieval(sizes: Sizes) -> Sampler:
     return samplers.every(found, sizes.period)
 
 
-def knn_retrieval(sizes: Sizes) -> Sampler:
-    """The neighbours of every example's label, from a graph."""
+def _knn(sizes: Sizes) -> Sampler:
     # The paper has 6 of 10^3 classes, 12 of 10^6, 120 of 10^7 and 1200 of 10^8.
     k = max(6, round(1.2e-5 * sizes.num_classes))
     return samplers.every(samplers.knn_label(k), sizes.graph_period)
 
 
-def forest_retrieval(sizes: Sizes) -> Sampler:
-    """What a hashing forest finds for every example, built anew every 1000 steps, or every epoch if that is less."""
+def _forest(sizes: Sizes) -> Sampler:
+    # Built anew every 1000 steps, or every epoch if that is less.
     return samplers.hashing_forest(sizes.k, near=sizes.near, schedule=min(1000, sizes.graph_period))
 
 
-# Those that find classes for every example; groups share what they find.
+# What finds classes for every example; groups share what is found.
 RETRIEVALS: dict[str, Callable[[Sizes], Sampler]] = {
-    "ann_softmax": ann_retrieval,
-    "knn_softmax": knn_retrieval,
-    "hf_softmax": forest_retrieval,
-    "lsh_softmax": lsh_retrieval,
+    "ann_softmax": _ivf,
+    "knn_softmax": _knn,
+    "hf_softmax": _forest,
+    "lsh_softmax": _lsh,
 }
-
-
-def grouped(found: Sampler, sizes: Sizes) -> Sampler:
-    """The paper's sample grouping."""
-    return samplers.grouped(found, num_sampled=sizes.num_sampled, num_groups=sizes.num_groups)
-
-
 # All that table 3 compares, the reference first.
-METHODS: tuple[MethodName, ...] = (
-    "full_softmax",
-    "ann_softmax",
-    "knn_softmax",
-    "hf_softmax",
-    "lsh_softmax",
-    "partial_fc",
-)
+METHODS: tuple[MethodName, ...] = get_args(MethodName)
 
 
 def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, Callable[..., Any]]:
@@ -141,7 +122,8 @@ def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, 
         return None, losses.over_all_classes(loss)
     if name == "partial_fc":
         return samplers.partial_fc(sizes.num_sampled), loss
-    return grouped(RETRIEVALS[name](sizes), sizes), loss
+    found = RETRIEVALS[name](sizes)
+    return samplers.grouped(found, num_sampled=sizes.num_sampled, num_groups=sizes.num_groups), loss
 
 
 # Candidates are what they are: none of the paper's methods corrects for the classes left out.

@@ -51,10 +51,7 @@ class ANNProfile(Faces):
 
     QUICK: ClassVar = {
         **Faces.QUICK,
-        "epochs": 0.5,
-        "methods": ("full_softmax", "ann_softmax"),
-        "profile_classes": 200,
-        "repeats": 1,
+        **{"epochs": 0.5, "methods": ("full_softmax", "ann_softmax"), "profile_classes": 200, "repeats": 1},
     }
 
 
@@ -69,25 +66,19 @@ def ann_profile(settings: ANNProfile) -> list[common.Row]:
     """Runs the study; a row for each method with the parts of its time, and one for each with its accuracy."""
     settings = settings.ready()
     large = dataclasses.replace(settings, num_classes=settings.profile_classes)
-    device = jax.devices()[0].device_kind
-    parts = common.bars(PARTS, where=lambda row: row["of"] == _PARTS)
+    parts = {"ylabel": "ms per step, head alone", "title": f"{_PARTS}: {large.num_classes:,} classes"}
+    curve = {"xlabel": "training time in seconds, encoder included (log scale)", "xscale": "log"}
+    top_1 = {"ylabel": "top-1 on new samples of the training classes"}
     study = common.Study(
-        f"{device}: batch {settings.batch_size}, dim {settings.dim}, candidates: {settings.rate:g} of the classes, "
-        f"{settings.num_groups} groups; ms",
+        f"{jax.devices()[0].device_kind}: batch {settings.batch_size}, dim {settings.dim}, candidates: "
+        f"{settings.rate:g} of the classes, {settings.num_groups} groups; ms",
         [*_profiled(large), *_trained(settings)],
         COLUMNS,
         (
-            common.Panel(
-                parts, {"ylabel": "ms per step, head alone", "title": f"table 5: {large.num_classes:,} classes"}
-            ),
+            common.Panel(common.bars(PARTS, where=lambda row: row["of"] == _PARTS), parts),
             common.Panel(
                 common.curves("seconds", "top_1", marker="o"),
-                {
-                    "xlabel": "training time in seconds, encoder included (log scale)",
-                    "ylabel": "top-1 on new samples of the training classes",
-                    "xscale": "log",
-                    "title": f"figure 5: {settings.num_classes:,} classes",
-                },
+                {**curve, **top_1, "title": f"{_CURVE}: {settings.num_classes:,} classes"},
             ),
         ),
     )

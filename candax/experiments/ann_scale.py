@@ -76,12 +76,7 @@ class ANNScale(Faces):
 
     QUICK: ClassVar = {
         **Faces.QUICK,
-        "methods": ("partial_fc",),
-        "min_classes": 6,
-        "max_classes": 60,
-        "seeds": 2,
-        "min_steps": 3,
-        "max_steps": 4,
+        **{"methods": ("partial_fc",), "min_classes": 6, "max_classes": 60, "seeds": 2, "min_steps": 3, "max_steps": 4},
     }
 
     def check(self) -> None:
@@ -101,21 +96,18 @@ class ANNScale(Faces):
         return dataclasses.replace(own, epochs=steps / own.batches_per_epoch)
 
 
-_SAME = ("num_classes",)
 COLUMNS = (
     *common.columns(num_classes=",", steps=",.0f", method=""),
     common.Column("top-1", "top_1", ".4f", spread=True),
-    common.Column("gap", "gap", ".4f", common.below("top_1", same=_SAME)),
+    common.Column("gap", "gap", ".4f", common.below("top_1", same=("num_classes",))),
     *common.columns(ms_per_step=".1f"),
 )
+AXES = {"xlabel": "classes", "xscale": "log"}
 PANELS = (
-    common.Panel(
-        common.sweep("num_classes", "top_1"),
-        {"xlabel": "classes", "ylabel": "top-1 (mean and range over seeds)", "xscale": "log"},
-    ),
+    common.Panel(common.sweep("num_classes", "top_1"), {**AXES, "ylabel": "top-1 (mean and range over seeds)"}),
     common.Panel(
         common.sweep("num_classes", "ms_per_step", where=lambda row: row["method"] != _START),
-        {"xlabel": "classes", "ylabel": "ms per step, encoder included", "xscale": "log", "yscale": "log"},
+        {**AXES, "yscale": "log", "ylabel": "ms per step, encoder included"},
     ),
 )
 

@@ -187,36 +187,22 @@ def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "
     }
 
 
-def _panels(truth: float) -> Sequence[common.Panel]:
-    def panel(y: str, names: Sequence[str], truth: float, **axes: Any) -> common.Panel:
-        lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
-        sign = "minus " if y == "minus" else ""
-        labels = {"xlabel": "iteration", "ylabel": f"{sign}exact log-likelihood per point [nats]"}
-        return common.Panel((lines, common.level("true model", lambda rows: truth)), {**labels, **axes})
-
+def _panels(truth: float) -> list[common.Panel]:
     shown = LIKELIHOOD + OTHERS
-    return (
-        panel(
-            "log_likelihood",
-            shown,
-            truth,
-            title="paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is",
-            xlim=(0, 600),
-            ylim=(-7.2, 0.2),
+    left_out = (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")
+    return [
+        _panel("log_likelihood", shown, truth, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
+        _panel("minus", shown + SMOOTHED, -truth, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
+        _panel(
+            "log_likelihood", left_out, truth, "paper: significantly worse\nhere: IS with a rate of its own is slower"
         ),
-        panel(
-            "minus",
-            shown + SMOOTHED,
-            -truth,
-            title="the same to the end, and smoothed\nhere: BlackOut and ranking pay for the largest rate",
-            yscale="log",
-            ylim=(5e-4, 100),
-        ),
-        panel(
-            "log_likelihood",
-            (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS"),
-            truth,
-            title="paper: left out, significantly worse\nhere: IS with a rate of its own is only slower",
-            ylim=(-11, 0.2),
-        ),
-    )
+    ]
+
+
+def _panel(y: str, names: Sequence[str], truth: float, title: str) -> common.Panel:
+    lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
+    axes: dict[str, Any] = {"xlabel": "iteration", "title": title, "ylim": (-11, 0.2)}
+    if y == "minus":
+        axes |= {"yscale": "log", "ylim": (5e-4, 100)}
+    ylabel = f"{'minus ' * (y == 'minus')}exact log-likelihood per point [nats]"
+    return common.Panel((lines, common.level("true model", lambda rows: truth)), {**axes, "ylabel": ylabel})

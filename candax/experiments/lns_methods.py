@@ -9,16 +9,8 @@ from candax.experiments.lns_configurations import Configuration
 from candax.recipes.extreme.catalog import LOSSES
 
 MethodName = Literal[
-    "top_k",
-    "lsh_embedding",
-    "lsh_label",
-    "frequency",
-    "sampled_softmax",
-    "nce",
-    "lsh_logit",
-    "lsh_logit_with_tail",
+    "top_k", "lsh_embedding", "lsh_label", "frequency", "sampled_softmax", "nce", "lsh_logit", "lsh_logit_with_tail"
 ]
-
 # Candidates per example of TopK, which scores all classes to find them; the paper does not give its number.
 _TOP_K = 64
 

@@ -64,13 +64,8 @@ class LNSStaleness(OnDataset):
     """Batches of test examples at every measurement."""
 
     QUICK: ClassVar = {
-        "config": "toy",
-        "near": ("vector",),
-        "after": (5, 2),
-        "steps": 20,
-        "every": 10,
-        "top_k": 3,
-        "num_batches": 2,
+        **OnDataset.QUICK,
+        **{"near": ("vector",), "after": (5, 2), "steps": 20, "every": 10, "top_k": 3, "num_batches": 2},
     }
 
     def check(self) -> None:

@@ -1,5 +1,6 @@
-"""The output layer as a module: it draws candidates and scores them; it gives losses, logits and the best classes."""
+"""The head: an output layer with a sampler and a loss."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,24 +13,17 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from candax.base import Classes, KeyArray, SampledLogits, Sampler
-from candax.blocks import (
-    DEFAULT_BLOCK_SIZE,
-    Transform,
-    streaming_evaluate,
-    streaming_sample,
-)
-from candax.cosines import as_scored
+from candax.base import KeyArray, SampledLogits, Sampler
+from candax.blocks import Transform
 from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
+from candax.models.output_layer import OutputLayer, log_prior
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
-from candax.models.sharded_scores import evaluate_sharded
-from candax.rows.lookups import lookup, record_draw
-from candax.rows.placement import Placement, placement, placement_of, table_of
-from candax.rows.tables import Constant, DrawCount, Table, normal_table
+from candax.rows.lookups import record_draw
+from candax.rows.tables import Constant, DrawCount, Table
 from candax.samplers.sharded import sharded
 
 
@@ -49,7 +43,7 @@ _LOOK_AHEAD = 5000
 INIT = 2**31 - 1
 
 
-class Head(nnx.Module):
+class Head(OutputLayer):
     """The output layer over many classes: ``head.loss(h, labels)`` in training, ``head(h)`` and ``head.top_k`` after.
 
     Put it behind any module and train with ``cx.value_and_grad`` and ``cx.Optimizer``: a step then costs the same for
@@ -106,7 +100,7 @@ class Head(nnx.Module):
         *,
         sampler: Sampler | None = None,
         loss: Callable[..., Float[Array, "B"]] | None = None,
-        table: "Embed | Head | Table | None" = None,
+        table: Embed | OutputLayer | Table | None = None,
         vectors: Callable[..., Float[Array, "n dim"]] | None = None,
         counts: Float[Array | np.ndarray, "num_classes"] | Int[Array | np.ndarray, "num_classes"] | None = None,
         biases: bool | None = None,
@@ -121,26 +115,23 @@ class Head(nnx.Module):
     ) -> None:
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
-        if normalized and biases:
-            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
-        if counts is not None and np.shape(counts) != (num_classes,):
-            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
-        self.num_classes = num_classes
-        self.normalized = normalized
-        self.transform = transform
+        super().__init__(
+            num_classes,
+            dim,
+            table=table,
+            vectors=vectors,
+            counts=counts,
+            biases=biases,
+            normalized=normalized,
+            transform=transform,
+            dtype=dtype,
+            mesh=mesh,
+            axis=axis,
+            num_shards=num_shards,
+            rngs=rngs,
+        )
         self.block_size = block_size
         self.deterministic = False
-        where = placement(mesh, axis, num_shards, num_classes)
-        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, where, rngs)
-        self.placement = _the_same(where, self.vectors)
-        rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
-        padding = (0, rows - num_classes)
-        if counts is not None:
-            counts = jnp.pad(jnp.asarray(counts, jnp.float32), padding)
-            counts = counts if self.placement is None else self.placement.place(counts)
-        self.counts = None if counts is None else Constant(counts)
-        biases = not normalized if biases is None else biases
-        self.biases = table_of(_log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
         key = rngs.params()
         self.key_data = Constant(jax.random.key_data(key))
         self.draws = DrawCount(jnp.int32(0))
@@ -174,64 +165,6 @@ class Head(nnx.Module):
             self.vectors.keep()
         # Said to be data, as it may be None now and a variable after the next call.
         self.state = nnx.data(None if sampler is None else SamplerState(self._initial_state()))
-
-    @staticmethod
-    def _class_vectors(
-        num_classes: int,
-        dim: int | None,
-        table: Any,
-        vectors: Any,
-        normalized: bool,
-        dtype: Any,
-        where: Placement | None,
-        rngs: nnx.Rngs,
-    ) -> Any:
-        if vectors is not None:
-            if table is not None or where is not None:
-                raise ValueError("expected vectors= without table=, mesh= and num_shards=, got both.")
-            return ComputedVectors(vectors, num_classes)
-        if table is None:
-            if dim is None or num_classes < 1 or dim < 1:
-                raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
-            length = 1.0 if normalized else 0.1
-            values = normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype))
-            return table_of(values, where)
-        shared = table.embedding if isinstance(table, Embed) else table.vectors if isinstance(table, Head) else table
-        if not isinstance(shared, Table):
-            raise ValueError(
-                f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
-                "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
-            )
-        if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
-            raise ValueError(
-                f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
-                f"one of shape {shared.shape}."
-            )
-        return shared
-
-    @property
-    def dim(self) -> int:
-        """Coordinates of a class vector."""
-        return self.vectors.dim if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[1]
-
-    def classes(self) -> Classes:
-        """The output layer as samplers see it, of arrays."""
-        computed = isinstance(self.vectors, ComputedVectors)
-        return self._classes(self.vectors.kept() if computed else self.vectors[...], _array(self.biases))
-
-    def _classes(self, vectors: Any, biases: Any) -> Classes:
-        return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
-
-    def _whole(self) -> Classes:
-        """The output layer with every class vector, computed where it is."""
-        if isinstance(self.vectors, ComputedVectors):
-            return self._classes(self.vectors.all(), _array(self.biases))
-        return self.classes()
-
-    def _differentiable(self) -> Classes:
-        if isinstance(self.vectors, ComputedVectors):
-            return self._classes(self.vectors.of(jnp.arange(self.num_classes, dtype=jnp.int32)), _array(self.biases))
-        return self.classes()
 
     def step_key(self) -> KeyArray:
         """The key of the next draw."""
@@ -314,107 +247,6 @@ class Head(nnx.Module):
                 stacklevel=3,
             )
 
-    def __call__(self, h: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
-        """All logits ``[..., num_classes]``, float32; differentiable, with a dense gradient of the class vectors."""
-        h, classes = self._checked(h), self._differentiable()
-        vectors = as_scored(classes.vectors, self.normalized)
-        logits = jnp.matmul(as_scored(h, self.normalized), vectors.T, preferred_element_type=jnp.float32)
-        if classes.biases is not None:
-            logits += classes.biases
-        logits = logits[..., : self.num_classes]
-        return logits if self.transform is None else self.transform(logits)
-
-    def top_k(
-        self,
-        h: Float[Array | np.ndarray, "..."],
-        k: int,
-        *,
-        exclude: Int[Array | np.ndarray, "..."] | None = None,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-    ) -> tuple[Float[Array, "..."], Int[Array, "..."]]:
-        """The exact k best classes, scored in blocks of classes.
-
-        Args:
-            h: embeddings ``[..., dim]``.
-            k: how many.
-            exclude: ids ``[..., E]`` that are not to be among them (what a user has seen), padded with -1.
-            block_size: the most classes scored at a time.
-
-        Returns:
-            Logits and int32 ids, ``[..., k]``, best first.
-        """
-        h = self._checked(h)
-        if not isinstance(k, int) or not 1 <= k <= self.num_classes:
-            raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
-        if exclude is not None:
-            exclude = jnp.asarray(exclude)
-            if not jnp.issubdtype(exclude.dtype, jnp.integer) or exclude.shape[:-1] != h.shape[:-1]:
-                raise ValueError(
-                    f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
-                    f"{list(exclude.shape)}."
-                )
-            exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
-        flat = h.reshape(-1, h.shape[-1])
-        scores, ids, _ = self._evaluate(flat, self._whole(), k, block_size, exclude)
-        return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
-
-    def log_prob(
-        self,
-        h: Float[Array | np.ndarray, "..."],
-        labels: Int[Array | np.ndarray, "..."],
-        *,
-        block_size: int = DEFAULT_BLOCK_SIZE,
-    ) -> Float[Array, "..."]:
-        """Log probabilities of classes under the softmax over all: ``o_label - log sum exp o``; -inf where -1.
-
-        To be read, not differentiated.
-
-        Args:
-            h: embeddings ``[..., dim]``.
-            labels: integers ``[...]``, or ``[..., T]`` for several classes per prediction.
-            block_size: the most classes scored at a time.
-
-        Returns:
-            float32 of the labels' shape.
-        """
-        h, classes = self._checked(h), self._whole()
-        labels = jnp.asarray(labels)
-        flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
-        embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape).astype(jnp.int32)
-        ids = jnp.where(ids < self.num_classes, ids, classes.num_classes)
-        rows = as_scored(lookup(classes.vectors, ids), self.normalized)
-        logits = jnp.einsum(
-            "bd,btd->bt", as_scored(embeddings, self.normalized), rows, preferred_element_type=jnp.float32
-        )
-        if classes.biases is not None:
-            logits += lookup(classes.biases, ids)
-        logits = logits if self.transform is None else self.transform(logits)
-        _, _, normalizer = self._evaluate(embeddings, classes, 0, block_size)
-        return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)
-
-    def sample(
-        self, key: KeyArray, h: Float[Array | np.ndarray, "..."], *, block_size: int = DEFAULT_BLOCK_SIZE
-    ) -> Int[Array, "..."]:
-        """Classes ``[...]`` drawn from the softmax over all of them, for decoding; works in ``lax.scan``."""
-        h = self._checked(h)
-        flat = h.reshape(-1, h.shape[-1])
-        drawn = streaming_sample(key, flat, self._whole(), block_size=block_size, transform=self.transform)
-        return drawn.reshape(h.shape[:-1])
-
-    def _evaluate(self, embeddings: Array, classes: Classes, k: int, block_size: int, exclude: Any = None) -> Any:
-        """Best scores, their classes and log normalizers; over a mesh each device ranks its own classes."""
-        options: dict[str, Any] = {"block_size": block_size, "transform": self.transform, "exclude": exclude}
-        place = self.placement
-        if place is None or place.mesh is None:
-            return streaming_evaluate(embeddings, classes, k, **options)
-        return evaluate_sharded(embeddings, classes, mesh=place.mesh, axis=place.axis, k=k, **options)
-
-    def _checked(self, h: Any) -> Float[Array, "..."]:
-        h = jnp.asarray(h)
-        if not jnp.issubdtype(h.dtype, jnp.floating) or h.ndim < 1 or h.shape[-1] != self.dim:
-            raise ValueError(f"expected floating-point embeddings [..., {self.dim}], got {h.dtype}{list(h.shape)}.")
-        return h
-
     def grow(self, num_classes: int, *, counts: Any = None, rngs: nnx.Rngs) -> None:
         """Adds classes at the end: their vectors are drawn anew, all others are kept; the sampler's state is made anew.
 
@@ -445,7 +277,7 @@ class Head(nnx.Module):
             self.counts.set_value(jnp.pad(jnp.asarray(counts, jnp.float32), (0, rows - num_classes)))
         if self.biases is not None:
             kept = self.biases[...]
-            prior = _log_prior(self.counts, rows).astype(kept.dtype)
+            prior = log_prior(self.counts, rows).astype(kept.dtype)
             self.biases.set_value(jnp.concatenate([kept, prior[kept.shape[0] :]]))
         if self.state is not None:
             self.state.set_value(self._initial_state())
@@ -460,30 +292,8 @@ class Head(nnx.Module):
             self.deterministic = deterministic
 
 
-def _the_same(where: Placement | None, vectors: Any) -> Placement | None:
-    """The placement of the class vectors, which a shared table brings along."""
-    of_vectors = placement_of(vectors)
-    if where not in (None, of_vectors):
-        raise ValueError(
-            f"expected the mesh, axis and num_shards of the table that is shared, {of_vectors}, got {where}: give them "
-            "to the module that makes the table."
-        )
-    return of_vectors
-
-
 def _no_loss(*args: Any) -> Any:
     raise AssertionError("a head has a loss from its construction on")
-
-
-def _array(variable: Any) -> Any:
-    return None if variable is None else variable[...]
-
-
-def _log_prior(counts: Constant | None, rows: int) -> Float[Array, "rows"]:
-    if counts is None:
-        return jnp.zeros(rows)
-    seen = counts[...] + 1
-    return jnp.log(seen / jnp.sum(seen))
 
 
 def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -492,16 +302,7 @@ def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..
         return loss
 
     def transformed(logits: SampledLogits) -> SampledLogits:
-        return SampledLogits(
-            transform(logits.true),
-            logits.true_log_expected_count,
-            logits.true_mask,
-            transform(logits.sampled),
-            logits.sampled_log_expected_count,
-            logits.sampled_mask,
-            logits.hits,
-            logits.num_classes,
-        )
+        return dataclasses.replace(logits, true=transform(logits.true), sampled=transform(logits.sampled))
 
     if not scores_all_classes(loss):
         return with_margin(transformed, loss)

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
-from candax.samplers.distinct import log_inclusion
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
-from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability
+from candax.checks import check_positive
+from candax.samplers.common.distinct import log_inclusion
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability
 
 # Probabilities from here on count as 1: a rate grows without bound near 1, and the arrivals need a buffer.
 CERTAIN = 0.99

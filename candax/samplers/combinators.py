@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, no_update
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive
+from candax.checks import check_positive
+from candax.samplers.common.shares import divisible
 
 
 def _join(

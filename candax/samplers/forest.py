@@ -8,13 +8,13 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, pytree
 from candax.blocks import Block, walk
+from candax.checks import check_positive
 from candax.cosines import as_scored, unit
-from candax.samplers.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.common.scoring import logits_of
+from candax.samplers.common.selection import smallest
+from candax.samplers.common.thresholds import random_below
 from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.scoring import logits_of
-from candax.samplers.selection import smallest
-from candax.samplers.static import check_positive
-from candax.samplers.thresholds import random_below
 
 # Numbers of class rows that are gathered at a time, by the build and by a search.
 _SCRATCH = 1 << 22

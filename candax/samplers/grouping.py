@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, State
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.selection import smallest
+from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
-from candax.samplers.selection import smallest
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
 
 
 def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.checks import check_positive
 from candax.samplers.combinators import every
+from candax.samplers.common.keys import Near
+from candax.samplers.common.returned import log_count_of_returned
+from candax.samplers.common.shares import divisible
 from candax.samplers.forest import Forest, ForestState
-from candax.samplers.keys import Near
-from candax.samplers.returned import log_count_of_returned
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive
 
 
 @divisible("k", "num_kept")
@@ -63,7 +63,7 @@ def hashing_forest(
         mass: tau_cp, in (0, 1]; None: all k.
         scale: of the logits whose softmax ``mass`` is about: that of the margin, where logits are cosines.
         near: "vector": trees are made of the class vectors' directions. "logit": of vectors extended by bias and length
-            so that near means of large logit; see ``candax.samplers.keys.class_keys``.
+            so that near means of large logit; see ``candax.samplers.common.keys.class_keys``.
         schedule: when to build the trees anew: every so many steps (the paper's T), or ``(step) -> bool``.
 
     Returns:

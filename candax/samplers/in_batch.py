@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
-from candax.samplers.thresholds import check_counts
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import check_counts
 
 
 @divisible()

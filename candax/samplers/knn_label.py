@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
 
 # Classes whose neighbours are looked for at a time.
 _QUERIES = 1024

@@ -9,12 +9,13 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
+from candax.checks import check_positive
 from candax.samplers.combinators import every
-from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import check_counts, integer_thresholds, random_below
 from candax.samplers.lsh.schedules import exponential_schedule
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
-from candax.samplers.thresholds import check_counts, integer_thresholds, random_below
 
 
 @pytree

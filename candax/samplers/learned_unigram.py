@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
-from candax.samplers.thresholds import random_below
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import random_below
 
 # Probabilities of the uniform part are multiples of this, so that float32 holds them exactly.
 _SHARE_UNITS = 1 << 20

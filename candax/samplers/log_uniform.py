@@ -14,9 +14,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Sampler, pytree
-from candax.samplers.shares import divisible
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import (
+    check_counts,
+    draw_bins,
+    integer_thresholds,
+    log_bin_probability,
+    random_below,
+)
 from candax.samplers.static import Distribution, static_sampler
-from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability, random_below
 
 _BINS_PER_OCTAVE = 1024
 

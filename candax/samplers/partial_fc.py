@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
-from candax.samplers.shares import divisible
-from candax.samplers.static import StaticState, check_positive, count_groups, uniform
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
+from candax.samplers.static import StaticState, uniform
 
 
 class _Positives(NamedTuple):

@@ -13,9 +13,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
-from candax.samplers.distinct import RACE_FACTOR, Distinct, log_inclusion, race, stream
-from candax.samplers.shares import divisible
-from candax.samplers.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability, random_below
+from candax.checks import check_positive
+from candax.samplers.common.distinct import RACE_FACTOR, Distinct, log_inclusion, race, stream
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.shares import divisible
+from candax.samplers.common.thresholds import (
+    check_counts,
+    draw_bins,
+    integer_thresholds,
+    log_bin_probability,
+    random_below,
+)
 
 
 class Distribution(NamedTuple):
@@ -45,24 +53,6 @@ class StaticState:
     table: Any
     support: Int[Array, "n"] | None
     support_size: Int[Array, ""] | None
-
-
-def count_groups(num_groups: int | None, query: Query) -> int:
-    """The number of groups of this batch: ``num_groups``, or one an example where that is None."""
-    batch_size = query.embeddings.shape[0]
-    groups = batch_size if num_groups is None else num_groups
-    if batch_size % groups:
-        raise ValueError(
-            f"expected num_groups to divide the batch size, got num_groups={groups} for a batch of {batch_size}. "
-            "Change either, or pass num_groups=None for one candidate set an example."
-        )
-    return groups
-
-
-def check_positive(name: str, value: int | None) -> None:
-    """Raises where a number of things is given but is no positive integer."""
-    if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"expected {name} to be an integer >= 1, got {value!r}.")
 
 
 def static_sampler(

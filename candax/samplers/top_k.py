@@ -5,8 +5,8 @@ from jax import Array
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
-from candax.samplers.returned import log_count_of_returned
-from candax.samplers.shares import divisible
+from candax.samplers.common.returned import log_count_of_returned
+from candax.samplers.common.shares import divisible
 
 
 @divisible("k")

@@ -14,6 +14,8 @@ from scipy.sparse import csr_array
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
 from candax.cosines import as_scored
+from candax.data import Batches, Dataset, Examples, evaluation_batches
+from candax.models.classifier import Classifier
 from candax.models.sharded_scores import evaluate_sharded, mesh_of
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 from candax.training.trainer import Graph
@@ -134,6 +136,39 @@ def evaluate(
     metrics = ranking_metrics(np.concatenate(all_top_ids), labels, inverse, ks=tuple(x for x in KS if x <= k))
     log_likelihood = np.concatenate(log_likelihoods)[labelled]
     return {"log_likelihood": float(log_likelihood.mean()) if labelled.any() else float("nan"), **metrics}
+
+
+def evaluate_dataset(
+    model: Classifier,
+    dataset: Dataset,
+    batches: Batches,
+    *,
+    rows: Int[np.ndarray, "n"] | None = None,
+    batch_size: int = 1024,
+) -> dict[str, float]:
+    """Exact log-likelihood, P@k, nDCG@k and PSP@k over all classes, on the test set or some rows of it.
+
+    Args:
+        model: an encoder of the data set's examples and a head.
+        dataset: the data that the model was trained on.
+        batches: the training batches, whose number of feature slots prediction shares.
+        rows: of the test set; None: all of them.
+        batch_size: examples scored at a time.
+
+    Returns:
+        What ``candax.training.evaluate`` returns.
+    """
+    test = dataset.test
+    if rows is not None:
+        test = Examples(test.features[rows], test.labels[rows])
+    return evaluate(
+        partial(embed, model),
+        model.head.classes(),
+        evaluation_batches(test, min(batch_size, max(1, len(test))), batches.max_features, max_labels=1),
+        test.labels,
+        dataset.label_counts(dataset.train),
+        len(dataset.train),
+    )
 
 
 @jax.jit

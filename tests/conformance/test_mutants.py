@@ -17,7 +17,7 @@ from candax import losses, samplers
 from candax.base import Candidates, Loss, SampledLogits, Sampler
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.samplers import static
-from candax.samplers.distinct import Distinct
+from candax.samplers.common.distinct import Distinct
 from candax.testing import LawBroken, check_loss, check_sampler
 from candax.testing.problems import classes_seen
 

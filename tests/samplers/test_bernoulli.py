@@ -9,7 +9,7 @@ import candax as cx
 from candax.base import Candidates, Classes, Query, Sampler
 from candax.samplers import bernoulli
 from candax.samplers.bernoulli import poisson_thresholds
-from candax.samplers.thresholds import log_bin_probability
+from candax.samplers.common.thresholds import log_bin_probability
 from candax.testing.statistics import check_mean
 
 COUNTS = np.array([50.0, 3, 0, 12, 1, 7, 9, 30, 2, 4, 99])

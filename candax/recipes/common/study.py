@@ -18,6 +18,8 @@ from candax.training.metrics_log import write_atomically
 Row: TypeAlias = dict[str, Any]
 _SEED = "seed"
 _UNFINISHED = "unfinished"
+# Of a table, in characters.
+_WIDEST = 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +81,13 @@ def run(study: Study, settings: Settings) -> list[Row]:
     changeable = dict.fromkeys(("out", *study.may_change))
     identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
     done = _read(out, identity)
-    console.print(study.title if not done else f"{study.title}\n{len(done)} rows are there already, in {out}")
+    console.print(study.title)
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
+    if done:
+        console.print(
+            f"{len(done) - len(others)} of {len(every)} rows are in {out} already: remove it to run them again"
+        )
     rows: list[Row] = []
     for number, method in enumerate(study.methods):
         labels = every[number]
@@ -97,8 +103,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
     _write(out, {**identity, "rows": rows + others, "table": table})
     found = report.table(study.title, study.columns, shown, study.caption)
     # Wider than the terminal rather than with words cut off.
-    wide = max(console.width, console.measure(found).minimum)
-    Console(width=wide).print(found)
+    wide = Console(width=_WIDEST).measure(found).maximum
+    Console(width=max(console.width, wide)).print(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
     report.draw(title, study.panels, shown, study.reference, picture)

@@ -60,16 +60,8 @@ class Faces(common.Settings):
     """Groups of examples that share candidates: the paper's g."""
 
     QUICK: ClassVar = {
-        "num_classes": 60,
-        "samples_per_class": 8,
-        "epochs": 1.0,
-        "nuisance": 0.3,
-        "batch_size": 16,
-        "hidden": 16,
-        "dim": 8,
-        "learning_rate": 0.02,
-        "rate": 0.4,
-        "num_groups": 2,
+        **{"num_classes": 60, "samples_per_class": 8, "epochs": 1.0, "nuisance": 0.3, "learning_rate": 0.02},
+        **{"batch_size": 16, "hidden": 16, "dim": 8, "rate": 0.4, "num_groups": 2},
     }
 
     @property

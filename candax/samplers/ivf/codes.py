@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int16, Int32, UInt32
 
 from candax.base import KeyArray, pytree
 from candax.cosines import unit
-from candax.samplers.selection import WORD, pack_bits
+from candax.samplers.common.selection import WORD, pack_bits
 
 Codes: TypeAlias = Literal["mean", "rotated"]
 

@@ -1,9 +1,9 @@
 """The factory of an index, where its arguments are explained."""
 
+from candax.checks import check_positive
+from candax.samplers.common.keys import Near
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.index import IVFIndex
-from candax.samplers.keys import Near
-from candax.samplers.static import check_positive
 
 
 def ivf_index(

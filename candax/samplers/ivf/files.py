@@ -12,10 +12,10 @@ import numpy as np
 
 from candax.base import Classes
 from candax.files import replacing
+from candax.samplers.common.pending import Pending
 from candax.samplers.ivf.codes import Codebook
 from candax.samplers.ivf.index import IVFIndex, IVFState
 from candax.samplers.ivf.lists import Lists
-from candax.samplers.pending import Pending
 
 _FORMAT = "candax IVF index 1"
 _LISTS = ("first_block", "sizes", "ids", "places")

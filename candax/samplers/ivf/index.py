@@ -8,15 +8,15 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, pytree, static_field
 from candax.blocks import Block, walk
+from candax.checks import check_positive
 from candax.cosines import as_scored, unit
+from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
+from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
+from candax.samplers.common.scoring import logits_of
+from candax.samplers.common.selection import smallest
 from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
-from candax.samplers.ivf.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
-from candax.samplers.keys import Near, class_keys, longest_key, query_keys
-from candax.samplers.pending import Pending, nothing_pending, wait_or_move
-from candax.samplers.scoring import logits_of
-from candax.samplers.selection import smallest
-from candax.samplers.static import check_positive
 
 # Queries are searched so many at a time that codes and rows read together hold about this many numbers.
 _SCRATCH = 1 << 22

@@ -6,14 +6,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.keys import Near
+from candax.samplers.common.returned import log_count_of_returned
+from candax.samplers.common.shares import divisible
 from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.factory import ivf_index
 from candax.samplers.ivf.index import IVFState
-from candax.samplers.keys import Near
-from candax.samplers.returned import log_count_of_returned
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive, count_groups
 
 
 @divisible("k", "num_centers", "hm_num", "num_kept", "num_sampled")

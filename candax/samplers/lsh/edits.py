@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from candax.base import KeyArray
-from candax.samplers.thresholds import random_below
+from candax.samplers.common.thresholds import random_below
 
 Eviction: TypeAlias = Literal["fifo", "reservoir"]
 

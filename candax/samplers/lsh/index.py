@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Query, pytree
-from candax.samplers.keys import Near, class_keys, longest_key
+from candax.checks import check_positive
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.keys import Near, class_keys, longest_key
+from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
 from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.tables import Tables, build, empty_tables, update
-from candax.samplers.pending import Pending, nothing_pending, wait_or_move
-from candax.samplers.static import check_positive, count_groups
 
 QueryVector: TypeAlias = Literal["embedding", "label"]
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import KeyArray
+from candax.samplers.common.thresholds import random_below
 from candax.samplers.lsh.edits import EMPTY, running_count
 from candax.samplers.lsh.tables import Tables
-from candax.samplers.thresholds import random_below
 
 
 class Entries(NamedTuple):

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
-from candax.samplers.keys import Near
+from candax.checks import check_positive
+from candax.samplers.common.keys import Near
+from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.codes import HashFamily, log_not_found
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, read, thin, thin_and_fill
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive
 
 # Entries read for each slot: some of them repeat.
 _READS = 2

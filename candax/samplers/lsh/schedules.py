@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from candax.samplers.static import check_positive
+from candax.checks import check_positive
 
 
 def exponential_schedule(first: int = 50, *, growth: float = 1.1) -> Callable[[int], bool]:

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
-from candax.samplers.keys import Near
+from candax.checks import check_positive
+from candax.samplers.common.keys import Near
+from candax.samplers.common.returned import log_count_of_returned
+from candax.samplers.common.scoring import logits_of
+from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 from candax.samplers.lsh.retrieve import distinct, read
-from candax.samplers.returned import log_count_of_returned
-from candax.samplers.scoring import logits_of
-from candax.samplers.shares import divisible
-from candax.samplers.static import check_positive
 
 # Class rows gathered at a time, as numbers.
 _SCRATCH = 1 << 24

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.distinct import Distinct, log_inclusion, race, stream
-from candax.samplers.thresholds import draw_bins, integer_thresholds
+from candax.samplers.common.distinct import Distinct, log_inclusion, race, stream
+from candax.samplers.common.thresholds import draw_bins, integer_thresholds
 from candax.testing.statistics import check_mean
 
 PROB = np.array([0.3, 0.25, 0.2, 0.15, 0.1])

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.ivf import kmeans as module
-from candax.samplers.ivf.kmeans import Points, kmeans, nearest
+from candax.samplers.common import kmeans as module
+from candax.samplers.common.kmeans import Points, kmeans, nearest
 
 DIM, CLUSTERS, EACH = 16, 12, 40
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.selection import pack_bits, positions_of_set_bits, select_bit, smallest
+from candax.samplers.common.selection import pack_bits, positions_of_set_bits, select_bit, smallest
 
 many = jax.jit(jax.vmap(smallest, in_axes=(0, None, None)), static_argnums=(1, 2))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.thresholds import (
+from candax.samplers.common.thresholds import (
     _high_product,
     check_counts,
     draw_bins,

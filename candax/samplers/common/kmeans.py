@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import KeyArray
+from candax.checks import check_positive
 from candax.cosines import unit
-from candax.samplers.static import check_positive
-from candax.samplers.thresholds import random_below
+from candax.samplers.common.thresholds import random_below
 
 # Similarities of a block of points to all centres are held at a time: at most this many numbers.
 _SCRATCH = 1 << 22

@@ -1,0 +1,246 @@
+"""The output layer: class vectors and biases, all logits, the best classes, log probabilities."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from candax.base import Classes, KeyArray
+from candax.blocks import DEFAULT_BLOCK_SIZE, Transform, streaming_evaluate, streaming_sample
+from candax.cosines import as_scored
+from candax.models.computed import ComputedVectors
+from candax.models.embed import Embed
+from candax.models.predictions import predictions
+from candax.models.sharded_scores import evaluate_sharded
+from candax.rows.lookups import lookup
+from candax.rows.placement import Placement, placement, placement_of, table_of
+from candax.rows.tables import Constant, Table, normal_table
+
+
+class OutputLayer(nnx.Module):
+    """Class vectors and biases, and what can be said of all classes. ``cx.Head`` explains the arguments."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int | None,
+        *,
+        table: "Embed | OutputLayer | Table | None",
+        vectors: Callable[..., Float[Array, "n dim"]] | None,
+        counts: Float[Array | np.ndarray, "num_classes"] | Int[Array | np.ndarray, "num_classes"] | None,
+        biases: bool | None,
+        normalized: bool,
+        transform: Transform | None,
+        dtype: DTypeLike,
+        mesh: Mesh | None,
+        axis: str,
+        num_shards: int | None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if normalized and biases:
+            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
+        if counts is not None and np.shape(counts) != (num_classes,):
+            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
+        self.num_classes = num_classes
+        self.normalized = normalized
+        self.transform = transform
+        where = placement(mesh, axis, num_shards, num_classes)
+        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, where, rngs)
+        self.placement = _the_same(where, self.vectors)
+        rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
+        padding = (0, rows - num_classes)
+        if counts is not None:
+            counts = jnp.pad(jnp.asarray(counts, jnp.float32), padding)
+            counts = counts if self.placement is None else self.placement.place(counts)
+        self.counts = None if counts is None else Constant(counts)
+        biases = not normalized if biases is None else biases
+        self.biases = table_of(log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
+
+    @staticmethod
+    def _class_vectors(
+        num_classes: int,
+        dim: int | None,
+        table: Any,
+        vectors: Any,
+        normalized: bool,
+        dtype: Any,
+        where: Placement | None,
+        rngs: nnx.Rngs,
+    ) -> Any:
+        if vectors is not None:
+            if table is not None or where is not None:
+                raise ValueError("expected vectors= without table=, mesh= and num_shards=, got both.")
+            return ComputedVectors(vectors, num_classes)
+        if table is None:
+            if dim is None or num_classes < 1 or dim < 1:
+                raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
+            length = 1.0 if normalized else 0.1
+            values = normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype))
+            return table_of(values, where)
+        shared = (
+            table.embedding if isinstance(table, Embed) else table.vectors if isinstance(table, OutputLayer) else table
+        )
+        if not isinstance(shared, Table):
+            raise ValueError(
+                f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
+                "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
+            )
+        if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
+            raise ValueError(
+                f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
+                f"one of shape {shared.shape}."
+            )
+        return shared
+
+    @property
+    def dim(self) -> int:
+        """Coordinates of a class vector."""
+        return self.vectors.dim if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[1]
+
+    def classes(self) -> Classes:
+        """The output layer as samplers see it, of arrays."""
+        computed = isinstance(self.vectors, ComputedVectors)
+        return self._classes(self.vectors.kept() if computed else self.vectors[...], _array(self.biases))
+
+    def _classes(self, vectors: Any, biases: Any) -> Classes:
+        return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
+
+    def _whole(self) -> Classes:
+        """The output layer with every class vector, computed where it is."""
+        if isinstance(self.vectors, ComputedVectors):
+            return self._classes(self.vectors.all(), _array(self.biases))
+        return self.classes()
+
+    def _differentiable(self) -> Classes:
+        if isinstance(self.vectors, ComputedVectors):
+            return self._classes(self.vectors.of(jnp.arange(self.num_classes, dtype=jnp.int32)), _array(self.biases))
+        return self.classes()
+
+    def __call__(self, h: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
+        """All logits ``[..., num_classes]``, float32; differentiable, with a dense gradient of the class vectors."""
+        h, classes = self._checked(h), self._differentiable()
+        vectors = as_scored(classes.vectors, self.normalized)
+        logits = jnp.matmul(as_scored(h, self.normalized), vectors.T, preferred_element_type=jnp.float32)
+        if classes.biases is not None:
+            logits += classes.biases
+        logits = logits[..., : self.num_classes]
+        return logits if self.transform is None else self.transform(logits)
+
+    def top_k(
+        self,
+        h: Float[Array | np.ndarray, "..."],
+        k: int,
+        *,
+        exclude: Int[Array | np.ndarray, "..."] | None = None,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> tuple[Float[Array, "..."], Int[Array, "..."]]:
+        """The exact k best classes, scored in blocks of classes.
+
+        Args:
+            h: embeddings ``[..., dim]``.
+            k: how many.
+            exclude: ids ``[..., E]`` that are not to be among them (what a user has seen), padded with -1.
+            block_size: the most classes scored at a time.
+
+        Returns:
+            Logits and int32 ids, ``[..., k]``, best first.
+        """
+        h = self._checked(h)
+        if not isinstance(k, int) or not 1 <= k <= self.num_classes:
+            raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
+        if exclude is not None:
+            exclude = jnp.asarray(exclude)
+            if not jnp.issubdtype(exclude.dtype, jnp.integer) or exclude.shape[:-1] != h.shape[:-1]:
+                raise ValueError(
+                    f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
+                    f"{list(exclude.shape)}."
+                )
+            exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
+        flat = h.reshape(-1, h.shape[-1])
+        scores, ids, _ = self._evaluate(flat, self._whole(), k, block_size, exclude)
+        return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
+
+    def log_prob(
+        self,
+        h: Float[Array | np.ndarray, "..."],
+        labels: Int[Array | np.ndarray, "..."],
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> Float[Array, "..."]:
+        """Log probabilities of classes under the softmax over all: ``o_label - log sum exp o``; -inf where -1.
+
+        To be read, not differentiated.
+
+        Args:
+            h: embeddings ``[..., dim]``.
+            labels: integers ``[...]``, or ``[..., T]`` for several classes per prediction.
+            block_size: the most classes scored at a time.
+
+        Returns:
+            float32 of the labels' shape.
+        """
+        h, classes = self._checked(h), self._whole()
+        labels = jnp.asarray(labels)
+        flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
+        embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape).astype(jnp.int32)
+        ids = jnp.where(ids < self.num_classes, ids, classes.num_classes)
+        rows = as_scored(lookup(classes.vectors, ids), self.normalized)
+        logits = jnp.einsum(
+            "bd,btd->bt", as_scored(embeddings, self.normalized), rows, preferred_element_type=jnp.float32
+        )
+        if classes.biases is not None:
+            logits += lookup(classes.biases, ids)
+        logits = logits if self.transform is None else self.transform(logits)
+        _, _, normalizer = self._evaluate(embeddings, classes, 0, block_size)
+        return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)
+
+    def sample(
+        self, key: KeyArray, h: Float[Array | np.ndarray, "..."], *, block_size: int = DEFAULT_BLOCK_SIZE
+    ) -> Int[Array, "..."]:
+        """Classes ``[...]`` drawn from the softmax over all of them, for decoding; works in ``lax.scan``."""
+        h = self._checked(h)
+        flat = h.reshape(-1, h.shape[-1])
+        drawn = streaming_sample(key, flat, self._whole(), block_size=block_size, transform=self.transform)
+        return drawn.reshape(h.shape[:-1])
+
+    def _evaluate(self, embeddings: Array, classes: Classes, k: int, block_size: int, exclude: Any = None) -> Any:
+        """Best scores, their classes and log normalizers; over a mesh each device ranks its own classes."""
+        options: dict[str, Any] = {"block_size": block_size, "transform": self.transform, "exclude": exclude}
+        place = self.placement
+        if place is None or place.mesh is None:
+            return streaming_evaluate(embeddings, classes, k, **options)
+        return evaluate_sharded(embeddings, classes, mesh=place.mesh, axis=place.axis, k=k, **options)
+
+    def _checked(self, h: Any) -> Float[Array, "..."]:
+        h = jnp.asarray(h)
+        if not jnp.issubdtype(h.dtype, jnp.floating) or h.ndim < 1 or h.shape[-1] != self.dim:
+            raise ValueError(f"expected floating-point embeddings [..., {self.dim}], got {h.dtype}{list(h.shape)}.")
+        return h
+
+
+def _the_same(where: Placement | None, vectors: Any) -> Placement | None:
+    """The placement of the class vectors, which a shared table brings along."""
+    of_vectors = placement_of(vectors)
+    if where not in (None, of_vectors):
+        raise ValueError(
+            f"expected the mesh, axis and num_shards of the table that is shared, {of_vectors}, got {where}: give them "
+            "to the module that makes the table."
+        )
+    return of_vectors
+
+
+def _array(variable: Any) -> Any:
+    return None if variable is None else variable[...]
+
+
+def log_prior(counts: Constant | None, rows: int) -> Float[Array, "rows"]:
+    """What biases start at: log((count + 1) / sum), or zeros."""
+    if counts is None:
+        return jnp.zeros(rows)
+    seen = counts[...] + 1
+    return jnp.log(seen / jnp.sum(seen))
