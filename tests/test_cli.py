@@ -47,6 +47,18 @@ def test_compare_prints_a_table_and_writes_results_and_a_picture(dataset, tmp_pa
     assert "log_uniform" in printed
 
 
+def test_quick_runs_take_small_sizes(dataset, tmp_path, capsys):
+    run("compare", "--dataset", dataset, "--quick", "--seeds", 2, "--out", tmp_path / "compare")
+    results = json.loads((tmp_path / "compare" / "results.json").read_text())
+    # Two rows without training, and the full softmax and four samplers with two seeds each.
+    assert len(results["rows"]) == 2 + 5 * 2
+    assert len(results["table"]) == 2 + 5
+    assert " to 0." in capsys.readouterr().out
+    run("train", "--dataset", dataset, "--quick", "--out", tmp_path / "train")
+    run("diagnose", tmp_path / "train", "--quick", "--out", tmp_path / "diagnose")
+    assert json.loads((tmp_path / "train" / "results.json").read_text())["step"] == 20
+
+
 def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
     out = tmp_path / "run"
     common = ("train", "--dataset", dataset, "--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--out", out)

@@ -154,6 +154,7 @@ def study(
             for case in cases
         ],
         picture="theory.png",
+        may_change=("questions", "seeds"),
     )
 
 

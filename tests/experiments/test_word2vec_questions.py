@@ -167,6 +167,12 @@ def test_inner_products_are_what_the_noise_predicts():
         fit(np.zeros(2), np.zeros(2))
 
 
+def test_a_quick_run_shows_the_geometry(text, tmp_path, capsys):
+    run("experiment", "word2vec-questions", text, "--quick", "--out", tmp_path / "run")
+    assert (tmp_path / "run" / "correction.png").exists()
+    assert "mean cosine" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_all_questions(text, tmp_path, capsys):
     out = tmp_path / "run"

@@ -65,6 +65,12 @@ def test_links_are_learned_from_another_relation(ring, tmp_path, capsys):
     assert "H@10" in printed
 
 
+def test_quick_ones_run_with_all_methods(walks, ring, tmp_path):
+    for name, data, picture in (("retrieval", walks, "retrieval.png"), ("links", ring, "links.png")):
+        run("experiment", name, "--dataset", data, "--quick", "--out", tmp_path / name)
+        assert (tmp_path / name / picture).exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", contest.METHODS)
 def test_every_method_trains(ring, tmp_path, method):

@@ -58,6 +58,11 @@ def test_training_questions_and_scores(text, tmp_path, capsys):
     assert "dim was 8 and is 9" in fails(capsys, "word2vec", text, "--out", out, *options[:2], "--dim", 9, *options[4:])
 
 
+def test_a_quick_run_takes_small_sizes(text, tmp_path):
+    run("word2vec", text, "--quick", "--out", tmp_path / "run")
+    assert WordVectors.load(tmp_path / "run" / "vectors.bin").vectors.shape == (16, 16)
+
+
 def test_wrong_arguments_end_in_one_line(text, tmp_path, capsys):
     here = ("--out", tmp_path / "out")
     empty, junk = tmp_path / "empty.txt", tmp_path / "junk.txt"

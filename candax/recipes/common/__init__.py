@@ -1,6 +1,13 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.contest import Contest, contest_columns, contest_panels, entrants
+from candax.recipes.common.contest import (
+    QUICK_CONTEST,
+    Contest,
+    contest_columns,
+    contest_panels,
+    entrants,
+    full_softmax,
+)
 from candax.recipes.common.heads import plain_head
 from candax.recipes.common.report import (
     Column,
@@ -33,6 +40,7 @@ from candax.recipes.common.training import MEASURED_AT, Measure, Run, Training
 
 __all__ = [
     "MEASURED_AT",
+    "QUICK_CONTEST",
     "Column",
     "Contest",
     "Count",
@@ -59,6 +67,7 @@ __all__ = [
     "dots",
     "entrants",
     "first_finite",
+    "full_softmax",
     "level",
     "over",
     "plain_head",

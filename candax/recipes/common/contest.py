@@ -14,6 +14,8 @@ from candax.recipes.common.study import Method
 from candax.recipes.common.training import Training
 
 _MOST_BYTES = 2e9
+# Sizes for --quick.
+QUICK_CONTEST = {"epochs": 0.02, "dim": 16, "batch_size": 32, "num_sampled": 16}
 MethodName: TypeAlias = Literal[
     "full_softmax",
     "uniform",
@@ -60,8 +62,8 @@ class Contest(Settings):
         self.expect(bool(self.methods), "one method or more", "methods")
 
 
-def _full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
-    """All logits at once where they fit, which is a little faster, else in blocks."""
+def full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
+    """The loss: all logits at once where they fit, which is a little faster, else in blocks."""
     fits = 3 * 4 * batch_size * num_classes < _MOST_BYTES
     return losses.full_softmax if fits else functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
 
@@ -120,7 +122,7 @@ def entrants(contest: Contest, training: Training, num_classes: int) -> list[Met
     found = []
     for name in contest.methods:
         if name == "full_softmax":
-            pair: tuple[Sampler | None, Any] = None, _full_softmax(contest.batch_size, num_classes)
+            pair: tuple[Sampler | None, Any] = None, full_softmax(contest.batch_size, num_classes)
         else:
             pair = METHODS[name](contest.num_sampled)
         epochs = contest.full_epochs if name == "full_softmax" else None

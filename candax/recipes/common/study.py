@@ -82,10 +82,12 @@ def run(study: Study, settings: Settings) -> list[Row]:
     identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
     done = _read(out, identity)
     console.print(study.title)
-    if done:
-        console.print(f"{len(done)} of {len(study.methods)} rows are in {out} already: remove it to run them again")
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
+    if done:
+        console.print(
+            f"{len(done) - len(others)} of {len(every)} rows are in {out} already: remove it to run them again"
+        )
     rows: list[Row] = []
     for number, method in enumerate(study.methods):
         labels = every[number]

@@ -13,7 +13,7 @@ of the nearest training examples.
 import dataclasses
 import itertools
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.console import Console
 
@@ -21,8 +21,11 @@ from candax import data
 from candax.recipes import common
 from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
 from candax.recipes.extreme.catalog import LossName, SamplerName
-from candax.recipes.extreme.problem import PANELS, contest
-from candax.recipes.extreme.setting import Setting
+from candax.recipes.extreme.problem import PANELS
+from candax.recipes.extreme.setting import QUICK, Setting
+
+# Shares of the steps after which curves are measured: each point costs time, and this is the quick look.
+_MEASURED_AT = (0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Compare(Setting):
     """Folder for results.json and compare.png."""
     curve_examples: common.Count = 1000
     """Test examples behind every point of the curves; the table's figures are of the whole test set."""
-    QUICK: ClassVar = {"steps": 20, "dim": 16, "curve_examples": 200, "losses": ("sampled_softmax",)}
+    QUICK: ClassVar = {**QUICK, "curve_examples": 200, "losses": ("sampled_softmax",)}
 
     def check(self) -> None:
         """See ``Settings``."""
@@ -84,10 +87,13 @@ def compare(settings: Compare) -> list[common.Row]:
 
 def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common.Method]:
     training = settings.training(dataset, seed=seed, curve_examples=settings.curve_examples)
-    pairs = {
+    pairs: dict[str, Any] = {
         f"{sampler}, {loss}": settings.pair(sampler, loss)
         for sampler, loss in itertools.product(settings.samplers, settings.losses)
         if sampler != "top_k" or loss == settings.losses[0]
     }
-    methods = contest(training, settings.batch_size, dataset.num_classes, pairs)
-    return [dataclasses.replace(method, labels={**method.labels, "seed": seed}) for method in methods]
+    methods = {"full_softmax": (None, common.full_softmax(settings.batch_size, dataset.num_classes)), **pairs}
+    return [
+        common.Method({"method": name, "seed": seed}, training.by(*method, name, measured_at=_MEASURED_AT))
+        for name, method in methods.items()
+    ]

@@ -9,6 +9,9 @@ from candax.recipes import common
 from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme.problem import problem
 
+# Sizes for --quick.
+QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting(common.Settings):

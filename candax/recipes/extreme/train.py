@@ -15,7 +15,7 @@ from candax.models import Classifier
 from candax.recipes import common
 from candax.recipes.extreme.catalog import LossName, SamplerName
 from candax.recipes.extreme.problem import faster_full_softmax
-from candax.recipes.extreme.setting import Setting
+from candax.recipes.extreme.setting import QUICK, Setting
 from candax.training import Checkpoints, evaluate_dataset, fit
 from candax.training.metrics_log import write_atomically
 
@@ -34,7 +34,7 @@ class Train(Setting):
     """Steps between checkpoints."""
     keep: common.Count = 3
     """Checkpoints kept."""
-    QUICK: ClassVar = {"steps": 20, "dim": 16}
+    QUICK: ClassVar = QUICK
 
 
 @dataclasses.dataclass(frozen=True)

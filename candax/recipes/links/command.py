@@ -56,7 +56,7 @@ class Links(common.Contest):
     """Whether to measure on the validation part instead of the test part."""
     out: common.Out = Path("runs/links")
     """Folder for results.json and links.png."""
-    QUICK: ClassVar = {"epochs": 0.05, "dim": 16, "curve_examples": 200}
+    QUICK: ClassVar = {**common.QUICK_CONTEST, "curve_examples": 200}
 
 
 def links(settings: Links) -> list[common.Row]:

@@ -57,7 +57,7 @@ class Retrieval(common.Contest):
     """Whether histories are read from a table of their own instead of the head's."""
     out: common.Out = Path("runs/retrieval")
     """Folder for results.json and retrieval.png."""
-    QUICK: ClassVar = {"epochs": 0.05, "dim": 16, "hidden_dim": 16, "curve_examples": 200}
+    QUICK: ClassVar = {**common.QUICK_CONTEST, "hidden_dim": 16, "curve_examples": 200}
 
 
 def retrieval(settings: Retrieval) -> list[common.Row]:
