@@ -94,6 +94,6 @@ def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common
     }
     methods = {"full_softmax": (None, common.full_softmax(settings.batch_size, dataset.num_classes)), **pairs}
     return [
-        common.Method({"method": name, "seed": seed}, training.by(*method, name, measured_at=_MEASURED_AT))
-        for name, method in methods.items()
+        common.Method({"method": name, "seed": seed}, training.by(sampler, loss, name, measured_at=_MEASURED_AT))
+        for name, (sampler, loss) in methods.items()
     ]
