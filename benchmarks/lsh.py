@@ -3,7 +3,7 @@
     python benchmarks/lsh.py                (about 5 minutes on 2 cores; needs 12 GB of memory)
     python benchmarks/lsh.py --json lsh.json
 
-Dim 128, batch 256, SimHash with 9 functions a table; class vectors are normal, so that buckets fill evenly. The step
+Dim 128, batch 256, SimHash with 9 functions per table; class vectors are normal, so that buckets fill evenly. The step
 has 4096 shared candidates (one union for the batch, an eighth of it uniform fill), Adam and row-sparse training, and
 starts from the embeddings. Beside it: the same step with 4096 uniform samples, and steps that update the tables with
 the rows of five steps together, or not at all.

@@ -1,4 +1,4 @@
-r"""Training with ArcFace over very many classes on this machine: time a step and memory, on one device or on several.
+r"""Training with ArcFace over very many classes on this machine: time per step and memory, on one device or on several.
 
     python benchmarks/scale.py                                              (10^5, 10^6, 10^7 classes on one device)
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python benchmarks/scale.py --num-classes 1000000 10000000
@@ -170,7 +170,7 @@ def largest(settings: "Settings") -> int:
     at_few, at_more = (needed_bytes(number, settings) for number in (few, more))
     per_class = (at_more - at_few) / (more - few)
     found = few + (settings.share * memory - at_few) / per_class
-    print(f"{memory / 1e9:.1f} GB a device, {per_class:.1f} bytes a class: {settings.share:.0%} hold {found:,.0f}")
+    print(f"{memory / 1e9:.1f} GB per device, {per_class:.1f} bytes per class: {settings.share:.0%} hold {found:,.0f}")
     # A round number.
     return max(1, int(found // 100_000)) * 100_000
 
@@ -220,7 +220,7 @@ def main(settings: Settings) -> None:
         caption="MB of one device",
         title=f"{what}, {settings.optimizer}, {settings.dtype}: {where}",
     )
-    for column in ("classes", "devices", "start s", "ms a step", "weights", "optimizer", "index", "scratch"):
+    for column in ("classes", "devices", "start s", "ms per step", "weights", "optimizer", "index", "scratch"):
         table.add_column(column, justify="right")
     for cost in costs:
         table.add_row(

@@ -50,7 +50,7 @@ COMPILED = "compiled step"
 
 
 class Batch(NamedTuple):
-    """Embeddings and one label an example."""
+    """Embeddings and one label per example."""
 
     embeddings: np.ndarray
     labels: np.ndarray

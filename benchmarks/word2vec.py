@@ -1,4 +1,4 @@
-"""Word vectors by candax and by gensim: the same words of the same text, words a second and scores, in one run.
+"""Word vectors by candax and by gensim: the same words of the same text, words per second and scores, in one run.
 
     pip install -e '.[bench]'
     python benchmarks/word2vec.py TEXT... --similarity PAIRS... --analogies QUESTIONS...

@@ -1,15 +1,15 @@
 """The seams of candax: what a sampler sees and returns, and what a loss sees.
 
 Read this file first. A **sampler** proposes a small candidate set for a batch and says how often it expected to
-propose each class. A **loss** turns the logits of the true and of the sampled classes into one number an example.
+propose each class. A **loss** turns the logits of the true and of the sampled classes into one number per example.
 A **head** owns the class vectors and scores only the rows that are needed. Because the three meet only here, any
 sampler goes with any loss.
 
 Vocabulary (one word for one thing, everywhere in the library):
 
-* ``num_classes``: the size of the output space; ``B`` examples, ``T`` true classes an example, ``dim`` coordinates.
+* ``num_classes``: the size of the output space; ``B`` examples, ``T`` true classes per example, ``dim`` coordinates.
 * *group*: a run of ``B / G`` consecutive examples that share one candidate set of ``S`` slots. ``G = 1`` is one shared
-  set, ``G = B`` one set an example; everything between is the same code.
+  set, ``G = B`` one set per example; everything between is the same code.
 * *expected count*: E[how often class c stands in the candidate set]. With replacement that is ``S q(c)``, without
   replacement or with independent inclusion the inclusion probability. Importance weights and Horvitz-Thompson weights
   are both ``exp(-log_expected_count)``.
@@ -200,7 +200,7 @@ def never(step: int) -> bool:
     return False
 
 
-# A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number an example.
+# A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number per example.
 Loss = Callable[[SampledLogits], Float[Array, "B"]]
 
 # A margin maps SampledLogits of cosines to SampledLogits of scaled logits.

@@ -186,9 +186,9 @@ def streaming_evaluate(
     c < num_valid, their ids, and log sum_{c < num_valid} exp(o_c). Holds ``[B, block_size]`` logits at a time.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         classes: the output layer; vectors narrower than float32 are multiplied with float32 accumulation.
-        k: how many classes an example; 0 for the normalizer alone.
+        k: how many classes per example; 0 for the normalizer alone.
         block_size: the most classes scored at a time.
         transform: of the logits, element by element (a soft cap, say); None: none.
         exclude: ids that are not among the k best of their example, padded with -1; they count in the normalizer.
@@ -244,7 +244,7 @@ def streaming_sample(
 
     Args:
         key: of this draw.
-        embeddings: one row an example.
+        embeddings: one row per example.
         classes: the output layer.
         block_size: the most classes scored at a time.
         transform: of the logits, element by element.

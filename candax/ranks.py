@@ -25,9 +25,9 @@ def streaming_ranks(
     product as its rivals', so that equal class vectors are exact ties.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         classes: the output layer.
-        labels: one valid class an example; the rank of -1 means nothing.
+        labels: one valid class per example; the rank of -1 means nothing.
         known_rows: with ``known_ids``, pairs of an example and a class that is out of its ranking; rows >= B are
             fillers. The label itself may be among them.
         known_ids: see ``known_rows``.

@@ -1,6 +1,7 @@
 """A grain loader into `fit`: shuffled windows of text, validation, the best checkpoint, and a run that goes on.
 
-Run: python examples/loader_and_fit.py (needs grain, which the extra test brings)
+Measured: 20,729 words, held out 7.09 nats per word after 1 step and 6.72 after 1000 (their frequencies alone: 7.67); 14
+minutes on 2 cores that others used too (6 minutes of CPU time): python examples/loader_and_fit.py
 """
 
 import tempfile

@@ -37,6 +37,15 @@ def test_every_name_of_the_public_face_is_there():
         assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
+def test_no_name_is_exported_by_two_rooms():
+    """But for names of different things, which their rooms tell apart."""
+    import candax as cx
+
+    rooms = (cx, cx.data, cx.diagnostics, cx.losses, cx.models, cx.rows, cx.samplers, cx.testing, cx.training)
+    exported = [(name, id(getattr(room, name))) for room in rooms for name in room.__all__]
+    assert [name for name, thing in exported if exported.count((name, thing)) > 1] == []
+
+
 def test_every_command_names_what_is_there():
     import importlib
 

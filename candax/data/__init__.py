@@ -2,7 +2,7 @@
 
 import os
 
-from candax.data.batches import Batch, Batches, batch, evaluation_batches, num_batches
+from candax.data.batches import Batch, Batches, evaluation_batches, num_batches
 from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
 from candax.data.flat import FlatBatch
@@ -47,7 +47,6 @@ __all__ = [
     "WindowBatches",
     "WordVectors",
     "Words",
-    "batch",
     "corpus_of",
     "distance_from_uniform",
     "evaluation_batches",

@@ -154,45 +154,8 @@ class Batches:
         )
 
 
-def batch(
-    examples: Examples,
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    index: int,
-    max_features: int | None = None,
-    max_labels: int | None = None,
-) -> Batch | FlatBatch:
-    """One training batch: ``Batches(...)[epoch, index]``, for who needs only one (each call orders a whole epoch).
-
-    Args:
-        examples: What to take the batch from.
-        batch_size: B.
-        seed: See ``Batches``.
-        epoch: From 0.
-        index: From 0 to ``num_batches(examples, batch_size) - 1``.
-        max_features: See ``Batches``.
-        max_labels: See ``Batches``.
-
-    Returns:
-        The batch.
-
-    Raises:
-        ValueError: See ``Batches``.
-        IndexError: If there is no such batch.
-
-    Example:
-        >>> features = csr_array(np.eye(4, dtype=np.float32))
-        >>> examples = Examples(features, features.astype(bool))
-        >>> batch(examples, batch_size=2, seed=0, epoch=0, index=1).labels.shape
-        (2, 8)
-    """
-    return Batches(examples, batch_size, seed, max_features, max_labels)[epoch, index]
-
-
 def num_batches(examples: Examples, batch_size: int) -> int:
-    """The number of training batches an epoch: N / batch_size, rounded down.
+    """The number of training batches per epoch: N / batch_size, rounded down.
 
     Raises:
         ValueError: If ``batch_size`` is not positive.
@@ -217,7 +180,7 @@ def evaluation_batches(
         batch_size: B.
         max_features: F, as in training; surplus features are dropped in the same way.
         max_labels: T; None: the largest number of labels of any example, so that none is dropped. That can be
-            thousands: a smaller T keeps the lowest ids, for who takes the labels from the data set instead.
+            thousands. With a smaller T the lowest ids are kept: take the labels from the data set in that case.
 
     Returns:
         Pairs of a batch and the slice of ``examples`` it holds; ``examples.labels[slice]`` are all its labels.

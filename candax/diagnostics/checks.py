@@ -24,10 +24,10 @@ def check_data(classes: Classes, embeddings: Array | np.ndarray, labels: Array |
             f"{embeddings.shape[1]}."
         )
     if len(embeddings) != len(labels) or not len(labels):
-        raise ValueError(f"expected one row of labels an example and an example, got {len(labels)}, {len(embeddings)}.")
+        raise ValueError(f"expected one row of labels for each embedding, got {len(labels)} and {len(embeddings)}.")
     for name, length in (("biases", classes.biases), ("counts", classes.counts)):
         if length is not None and length.shape != classes.vectors.shape[:1]:
-            raise ValueError(f"expected {name} of shape {classes.vectors.shape[:1]}, one a class, got {length.shape}.")
+            raise ValueError(f"expected {name} of shape {classes.vectors.shape[:1]}, got {length.shape}.")
     if not 1 <= num_valid <= classes.num_classes:
         raise ValueError(f"expected num_valid from 1 to {classes.num_classes}, the class vectors, got {num_valid}.")
     valid = slice(num_valid)

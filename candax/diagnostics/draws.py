@@ -215,7 +215,7 @@ def _closeness_of_rows(
     earlier: Float[Array, "n d"],
     if_untouched: Closeness,
 ) -> Closeness:
-    """Closeness of a gradient that is 0 but for the rows ``ids``.
+    """Closeness of a gradient that is 0 except in the rows ``ids``.
 
     The rest is summed over the other rows instead of subtracted from the sum over all: where g has all of them, only
     rounding would be left.

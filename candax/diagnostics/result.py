@@ -28,7 +28,7 @@ class Diagnostics:
         top_k: how many best classes ``top_k_share`` asks for.
         only_this_batch: [methods], the counts of this sampler are right over the choice of the batch only
             (``facts.law_over`` is "batch"), which stayed fixed: bias here is that of these examples.
-        num_candidates: candidates an example sees, hits included, padding not.
+        num_candidates: candidates that an example sees, hits included, padding not.
         z_bias: E r - 1.
         z_variance: Var r.
         z_relative_error: root mean square of r - 1.

@@ -71,7 +71,7 @@ class ANNRecall(Faces):
     values: tuple[common.Positive, ...] = ()
     """To give what is changed, instead of the study's own."""
 
-    QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "values": (0.1, 1.0)}
+    QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "num_groups": 8, "values": (0.1, 1.0)}
 
 
 COLUMNS = (

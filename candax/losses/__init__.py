@@ -1,4 +1,4 @@
-"""Losses: pure functions from ``SampledLogits`` to one number an example; any loss goes with any sampler.
+"""Losses: pure functions from ``SampledLogits`` to one number per example; any loss goes with any sampler.
 
 ``full_softmax`` is the reference that they approximate. It needs every class, so it is no loss on ``SampledLogits``;
 ``over_all_classes`` makes the reference of any other loss. Margins map ``SampledLogits`` of cosines to scaled logits.

@@ -1,7 +1,7 @@
 """Losses that tell true classes from sampled ones, each logit by itself (sigmoid) or among the candidates (BlackOut).
 
 An example's labels share the weight of one: the mean over its labels of ``-log p(true)`` stands beside the terms of its
-samples. None of these losses is a likelihood; what their optima are is said where it is known.
+samples. None of these losses is a likelihood; the docstrings give their optima where these are known.
 """
 
 import jax
@@ -56,11 +56,11 @@ def nce(
 
     Args:
         logits: see ``SampledLogits``.
-        log_normalizer: log z in nats, one number or one an example [B]; differentiable, so it may be learned.
+        log_normalizer: log z in nats, one number or one per example [B]; differentiable, so it may be learned.
         remove_hits: leave sampled classes out that are labels of the example. Common practice, but the optimum moves.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -99,7 +99,7 @@ def negative_sampling(
         remove_hits: leave sampled classes out that are labels of the example.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
         ValueError: if ``reduction`` is neither, or ``sample_weight`` is not positive.
@@ -139,7 +139,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B
         calibration: t of the paper, from 0 to 1.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels. The paper's loss divides it by K + 1.
+        Nats per example, float32 [B]; 0 for examples without labels. The paper's loss divides it by K + 1.
 
     Raises:
         ValueError: if ``calibration`` is not in [0, 1].
@@ -175,7 +175,7 @@ def blackout(logits: SampledLogits) -> Float[Array, "B"]:
         logits: see ``SampledLogits``.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx

@@ -37,7 +37,7 @@ def d_softmax(
         corrected: weight sampled classes by exp(-log_expected_count).
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
         ValueError: if the scale is not positive.
@@ -76,8 +76,8 @@ def d_softmax_b(
 
     The first n = max(1, round(share B)) examples carry the second term, times B / n, so that the mean over the batch
     is the mean of the first term plus the n examples' mean of the second. Batches must be shuffled: a loss has no key
-    to choose the n with. What an example costs depends on its place in the batch, as in no other loss here. The head
-    has scored all examples by then: this shows what the variant does to training, it saves no product.
+    with which to choose the n. What an example costs depends on its place in the batch, which is so for no other loss
+    here. All examples have been scored by then: this shows what the variant does to training, but it saves no product.
 
     Args:
         logits: as in ``d_softmax``.
@@ -87,7 +87,7 @@ def d_softmax_b(
         corrected: as in ``d_softmax``.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
         ValueError: if the share or the scale is out of range.

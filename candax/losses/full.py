@@ -33,14 +33,14 @@ def full_softmax(
     plain form fits.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         labels: int32 ids of the true classes, distinct within an example, padded with -1.
         classes: the output layer. Rows from ``num_valid`` on are ignored, whatever they hold. Narrow vectors (bfloat16)
             are multiplied with float32 accumulation; the plain form makes a float32 copy of them.
         block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
 
     Returns:
-        One loss an example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
+        One loss per example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
         to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
 
     Raises:
@@ -62,7 +62,7 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
 
     ``losses.over_all_classes(losses.with_margin(losses.arcface, losses.subset_softmax))`` is the full softmax with
     ArcFace; over ``subset_softmax`` (or ``css``) alone it is ``full_softmax`` by another way, slower and with several
-    ``[B, num_classes]`` arrays in memory. For ``candax.training.build`` with ``sampler=None``.
+    ``[B, num_classes]`` arrays in memory. For ``cx.Head`` with ``sampler=None``.
 
     Args:
         loss: any loss on ``SampledLogits``.
@@ -111,7 +111,7 @@ def all_classes_as_candidates(
     """What a loss sees when every class is a candidate, of expected count 1.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         labels: ids of the true classes among those rows, padded with -1.
         classes: the output layer, or one device's shard of it.
         num_classes: valid classes, over all devices; None: as many as rows.

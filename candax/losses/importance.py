@@ -22,7 +22,7 @@ def importance_sampling(logits: SampledLogits) -> Float[Array, "B"]:
         logits: see ``SampledLogits``. True counts and ``hits`` are not used.
 
     Returns:
-        Nats an example, float32 [B], possibly negative; 0 for examples without labels or without candidates.
+        Nats per example, float32 [B], possibly negative; 0 for examples without labels or without candidates.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx

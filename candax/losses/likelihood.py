@@ -57,7 +57,7 @@ def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int
             slots and ``num_kept=S`` the S' are spare. None keeps all that are no hits.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
         ValueError: if ``complement`` is neither, or ``num_kept`` is given with "drop", below 1 or above the number of
@@ -120,7 +120,7 @@ def sampled_softmax(logits: SampledLogits) -> Float[Array, "B"]:
         logits: see ``SampledLogits``.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -149,7 +149,7 @@ def subset_softmax(logits: SampledLogits) -> Float[Array, "B"]:
         logits: see ``SampledLogits``.
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels.
+        Nats per example, float32 [B]; 0 for examples without labels.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx

@@ -40,7 +40,7 @@ def ranking(
         reduction: "sum" over the samples, or their "mean" (over those that are no hits).
 
     Returns:
-        Nats an example, float32 [B]; 0 for examples without labels or without samples. Time grows with labels times
+        Nats per example, float32 [B]; 0 for examples without labels or without samples. Time grows with labels times
         samples; memory does not.
 
     Raises:

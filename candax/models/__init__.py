@@ -1,35 +1,27 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
-from candax.models.classifier import Classifier, encoder_tables, tables_of
+from candax.models.classifier import Classifier
 from candax.models.dense_mlp import DenseMLP
 from candax.models.gru import GRULanguageModel
-from candax.models.heads import Head
 from candax.models.links import LinkEncoder
 from candax.models.mlp import SparseMLP
-from candax.models.projection import RandomProjection, recover
+from candax.models.projection import RandomProjection
 from candax.models.scoring import find_hits
 from candax.models.tower import HistoryTower
 from candax.models.windows import window_logits, window_sums
 from candax.models.word2vec import CBOW, SkipGram
-from candax.rows import Constant, Table
 
 __all__ = [
     "CBOW",
     "Classifier",
-    "Constant",
     "DenseMLP",
     "GRULanguageModel",
-    "Head",
     "HistoryTower",
     "LinkEncoder",
     "RandomProjection",
     "SkipGram",
     "SparseMLP",
-    "Table",
-    "encoder_tables",
     "find_hits",
-    "recover",
-    "tables_of",
     "window_logits",
     "window_sums",
 ]

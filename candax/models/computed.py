@@ -1,4 +1,4 @@
-"""Class vectors that are computed from what is known of a class, by a module of the user's own."""
+"""Class vectors that a module of the user's computes from what is known about a class."""
 
 import inspect
 from collections.abc import Callable

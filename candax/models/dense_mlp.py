@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
+
 
 class DenseMLP(nnx.Module):
     """W_n relu(... relu(W_1 x + b_1) ...) + b_n: a perceptron on vectors.
@@ -36,8 +38,8 @@ class DenseMLP(nnx.Module):
 
     def __init__(self, num_features: int, hidden: Sequence[int], dim: int, *, rngs: nnx.Rngs) -> None:
         widths = (num_features, *hidden, dim)
-        if min(widths) < 1:
-            raise ValueError(f"expected widths of 1 or more, got {widths}.")
+        for width in widths:
+            check_positive("each width", width)
         init = nnx.initializers.he_normal()
         self.layers = nnx.List(
             [nnx.Linear(width, after, kernel_init=init, rngs=rngs) for width, after in itertools.pairwise(widths)]

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from candax.checks import check_positive
 from candax.rows.lookups import lookup
 from candax.rows.placement import placement, table_of
 
@@ -57,8 +58,8 @@ class Embed(nnx.Module):
         num_shards: int | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        if num_embeddings < 1 or features < 1:
-            raise ValueError(f"expected num_embeddings >= 1 and features >= 1, got {num_embeddings} and {features}.")
+        check_positive("num_embeddings", num_embeddings)
+        check_positive("features", features)
         values = embedding_init(rngs.params(), (num_embeddings, features), param_dtype)
         self.embedding = table_of(values, placement(mesh, axis, num_shards, num_embeddings))
         self.dtype = dtype

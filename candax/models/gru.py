@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.models.head import Head
 from candax.rows import Table, lookup
 
@@ -62,8 +63,9 @@ class GRULanguageModel(nnx.Module):
         init_scale: float = 0.05,
         rngs: nnx.Rngs,
     ) -> None:
-        if hidden_dim < 1 or not init_scale > 0:
-            raise ValueError(f"expected hidden_dim >= 1 and init_scale > 0, got {hidden_dim} and {init_scale}.")
+        check_positive("hidden_dim", hidden_dim)
+        if not init_scale > 0:
+            raise ValueError(f"expected init_scale > 0, got {init_scale}.")
         if candidate not in _ACTIVATIONS:
             raise ValueError(f"expected candidate to be one of {', '.join(_ACTIVATIONS)}, got {candidate!r}.")
         word_dim = head.vectors.shape[1]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.rows import Table, lookup
 
 
@@ -33,8 +34,8 @@ class SparseMLP(nnx.Module):
     """
 
     def __init__(self, num_features: int, dim: int, *, rngs: nnx.Rngs) -> None:
-        if num_features < 1 or dim < 1:
-            raise ValueError(f"expected num_features >= 1 and dim >= 1, got {num_features} and {dim}.")
+        check_positive("num_features", num_features)
+        check_positive("dim", dim)
         self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
 

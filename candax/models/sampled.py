@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
+from candax.checks import check_positive
 from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.losses.full import scores_all_classes
@@ -243,8 +244,7 @@ def _in_blocks(
 ) -> Any:
     """``of_some`` over blocks of predictions, of whole groups where there are several."""
     number = per_prediction[1].shape[0]
-    if block_size is not None and (isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1):
-        raise ValueError(f"expected block_size to be an integer >= 1 or None, got {block_size!r}.")
+    check_positive("block_size", block_size)
     if block_size is None or block_size >= number:
         return of_some(per_prediction, per_group)
     recomputed = jax.checkpoint(of_some)

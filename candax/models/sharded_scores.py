@@ -35,11 +35,11 @@ def evaluate_sharded(
     """``streaming_evaluate`` of classes whose rows are sharded over one axis of a mesh.
 
     Args:
-        embeddings: one row an example.
+        embeddings: one row per example.
         classes: the output layer; its rows are a multiple of the number of devices.
         mesh: of the classes.
         axis: of the mesh, over which their rows lie.
-        k: how many classes an example.
+        k: how many classes per example.
         block_size: the most classes that a device scores at a time.
         transform: see ``streaming_evaluate``.
         exclude: see ``streaming_evaluate``.

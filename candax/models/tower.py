@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.models.head import Head
 from candax.rows import Table, lookup
 
@@ -15,8 +16,8 @@ class HistoryTower(nnx.Module):
     """The user's side of a two-tower model: A u + W2 relu(W1 u + b1) + b2 with u = sum_i v_i x_i / sum_i |v_i|.
 
     x_i are vectors of the history's items and v_i their values. The other tower is the head: its class vectors are the
-    items to find. With ``tied`` both are one table, trained by rows from both uses, so that what is learned of an item
-    as an answer is known of it as history.
+    items to find. With ``tied`` both are one table, trained by rows from both uses, so that what is learned about an
+    item as an answer also serves where it is part of a history.
 
     The batch must have ``feature_ids`` int32[B, F], the items (-1 pads), and ``feature_values`` float32[B, F], as
     ``candax.data.Batches`` of ``candax.data.next_items`` has.
@@ -44,8 +45,7 @@ class HistoryTower(nnx.Module):
     """
 
     def __init__(self, head: Head, hidden_dim: int, *, tied: bool = True, rngs: nnx.Rngs) -> None:
-        if hidden_dim < 1:
-            raise ValueError(f"expected hidden_dim >= 1, got {hidden_dim}.")
+        check_positive("hidden_dim", hidden_dim)
         dim = head.vectors.shape[1]
         own = None if tied else Table(0.1 * jax.random.normal(rngs.params(), (head.num_classes, dim)))
         self.items: Table = head.vectors if own is None else own

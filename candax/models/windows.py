@@ -2,7 +2,7 @@
 
 A *run* is L consecutive words. The neighbours of place i stand at i - w ... i - 1, i + 1 ... i + w, in this order in
 the last axis of size T = 2 w. Blocks of places are multiplied with the places they can reach, and the band of the
-product is what is wanted: one vector a place is read, instead of one a pair.
+product is what is wanted: one vector per place is read, instead of one per pair.
 """
 
 import jax.numpy as jnp
@@ -44,12 +44,12 @@ def window_logits(
     """Inner products of each place's embedding with the vectors of its neighbours: ``embeddings_i . vectors_{i + o}``.
 
     Args:
-        embeddings: one a place.
-        vectors: one a place.
+        embeddings: one per place.
+        vectors: one per place.
         window: w, neighbours on either side.
 
     Returns:
-        float32 logits, T = 2 w neighbours a place; 0 for neighbours outside of the run.
+        float32 logits, T = 2 w neighbours per place; 0 for neighbours outside of the run.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,7 +65,7 @@ def window_logits(
         _reach(vectors, window, block),
         preferred_element_type=jnp.float32,
     )
-    # One more column a row moves row i by i places, so that its neighbours stand in the first columns.
+    # One more column per row moves row i by i places, so that its neighbours are in the first columns.
     number, reach = band.shape[1], band.shape[3]
     flat = jnp.pad(band.reshape(runs, number, block * reach), ((0, 0), (0, 0), (0, block)))
     diagonals = flat.reshape(runs, number * block, reach + 1)[:, :length, : 2 * window + 1]
@@ -78,12 +78,12 @@ def window_sums(
     """Sums of the neighbours' vectors: ``sum_o weights_{i, o} vectors_{i + o}``.
 
     Args:
-        weights: one a place and neighbour.
-        vectors: one a place.
+        weights: one per place and neighbour.
+        vectors: one per place.
         window: w, neighbours on either side; T = 2 w.
 
     Returns:
-        One sum a place.
+        One sum per place.
 
     Example:
         >>> import jax.numpy as jnp

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import check_positive
 from candax.models.windows import window_sums
 from candax.rows import Table, lookup
 
 
 def _words(num_words: int, dim: int, rngs: nnx.Rngs) -> Table:
-    if num_words < 1 or dim < 1:
-        raise ValueError(f"expected num_words >= 1 and dim >= 1, got {num_words} and {dim}.")
+    check_positive("num_words", num_words)
+    check_positive("dim", dim)
     return Table(jax.random.uniform(rngs.params(), (num_words, dim), minval=-0.5 / dim, maxval=0.5 / dim))
 
 
@@ -46,7 +47,7 @@ class SkipGram(nnx.Module):
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
-        """One embedding a place."""
+        """One embedding per place."""
         rows = lookup(self.words, batch.words)
         return rows.reshape(-1, rows.shape[2])
 
@@ -80,7 +81,7 @@ class CBOW(nnx.Module):
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
-        """One embedding a place; 0 where no word stands around it."""
+        """One embedding per place; 0 where no word stands around it."""
         vectors = lookup(self.words, batch.words)
         inside = jnp.asarray(batch.neighbours).astype(vectors.dtype)
         weights = inside / jnp.maximum(jnp.sum(inside, axis=-1, keepdims=True), 1)

@@ -8,7 +8,7 @@ elementwise optax transformation acts on the rows that a step has used, alone (`
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.differentiate import value_and_grad
 from candax.rows.draws import Draw, update_sampler
-from candax.rows.gradients import Gradients, RowGradients, accumulate
+from candax.rows.gradients import RowGradients
 from candax.rows.lookups import TableView, lookup
 from candax.rows.placement import replicate, shard
 from candax.rows.tables import Constant, Table
@@ -17,14 +17,12 @@ from candax.rows.unique import UniqueRows, gather_rows, gather_wide, scatter_row
 __all__ = [
     "Constant",
     "Draw",
-    "Gradients",
     "RowGradients",
     "RowUpdate",
     "Rowwise",
     "Table",
     "TableView",
     "UniqueRows",
-    "accumulate",
     "gather_rows",
     "gather_wide",
     "lookup",

@@ -1,4 +1,4 @@
-"""Optimizers by rows: any elementwise optax transformation on the rows of a table that a step has used, alone.
+"""Optimizers by rows: any elementwise optax transformation, on only those rows of a table that a step has used.
 
 The rows of the table and of the optimizer state are gathered, updated, and scattered back in place.
 """
@@ -49,7 +49,7 @@ class Rowwise(NamedTuple):
 
 
 def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding = "nearest") -> Rowwise:
-    """Applies an optax transformation to the rows a step has used, and to their rows of the optimizer state, alone.
+    """Applies an optax transformation to only the rows that a step has used and their rows of the optimizer state.
 
     Leaves of the state whose first dimension follows the table's are per row, others (step counts, learning rates) are
     shared and advance with every step. Rows that a step does not use stay bit for bit as they are: moments do not decay
@@ -240,7 +240,7 @@ def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: 
         if a.shape[:1] == (5,) and b.shape[:1] == (7,) and a.shape[1:] == b.shape[1:]:
             return True
         raise ValueError(
-            f"rowwise: expected every array of the optimizer state to have one row a table row, or a shape of its own, "
+            f"rowwise: expected every array of the optimizer state to have a row per table row, or a shape of its own, "
             f"but state{jax.tree_util.keystr(path)} has the shapes {a.shape} and {b.shape} for tables of 5 and 7 rows. "
             "Use an elementwise transformation such as optax.adam, optax.adagrad or optax.sgd."
         )

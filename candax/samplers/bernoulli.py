@@ -90,7 +90,7 @@ def bernoulli(
 
     A b_c of 0.99 and above counts as 1; classes of count 0 have b = 0 unless smoothed. Where b would need more arrivals
     than its slots can pay for (b sums to more than about ``num_slots``), all rates of classes with b_c < 1 are scaled
-    down. Reported is what is drawn, as integers of 32 bits a class: b_c = 1 - exp(-total_rate * units_c / sum units).
+    down. Reported is what is drawn, as integers of 32 bits per class: b_c = 1 - exp(-total_rate * units_c / sum units).
 
     If n > num_slots classes are included, a uniformly random subset of num_slots of them is returned, and every
     expected count of that draw is b_c * num_slots / n: the one law holds whatever ``num_slots`` is. Given the n classes
@@ -99,16 +99,16 @@ def bernoulli(
     A draw costs O(A log num_classes), A the arrival buffer, about 5 times the expected number at most.
 
     Args:
-        expected: the number of candidates a group, on average.
+        expected: the number of candidates per group, on average.
         power: of the counts; 0.54 is the paper's.
         smoothing: added to every count.
         probability: ``Classes -> float32[num_classes]`` in [0, 1]; rows >= num_valid are ignored.
         num_slots: S, the size of the padded output. Default: ``expected`` plus six standard deviations plus 8.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
-        A ``Sampler``; its state is 4 bytes a class. Slots beyond the included classes are masked. Counts depend on the
-        draw only where more classes were included than there are slots.
+        A ``Sampler``; its state is 4 bytes per class. Slots beyond the included classes are masked. Counts depend on
+        the draw only where more classes were included than there are slots.
 
     Raises:
         ValueError: for numbers out of range, for two ways to say b at once, for no ``num_slots`` where there is no

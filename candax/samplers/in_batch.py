@@ -23,15 +23,15 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     groups (S = (B - B/G) * T), and nothing is left to remove but true coincidences: no such factor.
 
     The law holds over the batch, where the counts are those of the stream of examples, and where among examples with
-    m labels the labels have frequencies q too, for every m. With one label an example that is always so; with
+    m labels the labels have frequencies q too, for every m. With one label per example that is always so; with
     several, it fails as far as the popular classes prefer examples with many (or few) labels. That labels are distinct
     within an example does no harm. Nothing is random but the batch: the key is not used.
 
     Args:
-        num_groups: G, groups a batch (1: one shared set of all labels); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set of all labels); None: one set per example.
 
     Returns:
-        A ``Sampler``; its state is 4 bytes a class. Slots without a label, and labels of count 0, are masked.
+        A ``Sampler``; its state is 4 bytes per class. Slots without a label, and labels of count 0, are masked.
 
     Raises:
         ValueError: if ``num_groups`` is not positive or does not divide the batch; in ``init`` without valid counts.

@@ -79,10 +79,10 @@ def learned_clusters(
     draws are by frequency until the first refresh.
 
     Cost: a draw and an update take O(B dim num_clusters) operations and O(log num_classes) a candidate; the state
-    16 bytes a class and 12 dim num_clusters.
+    16 bytes per class and 12 dim num_clusters.
 
     Args:
-        num_sampled: S, candidates a group.
+        num_sampled: S, candidates per group.
         num_clusters: how many clusters.
         power: of the frequencies within a cluster.
         smoothing: added to every count before the power, above 0, so that every class can be drawn.
@@ -90,7 +90,7 @@ def learned_clusters(
         learning_rate: of the generator.
         schedule: when to make clusters anew: every so many steps, or ``(step) -> bool``. None: after 50
             steps, then exponentially rarer, see ``exponential_schedule``.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
         A ``Sampler``; its state is a ``Generator``. Without counts in ``Classes`` all classes weigh the same.

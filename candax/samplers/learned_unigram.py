@@ -1,8 +1,8 @@
-"""Unigram frequencies learned from the stream: for labels whose counts nobody has.
+"""Unigram frequencies learned from the stream of labels, for when nobody has counted them.
 
 A memory of labels is kept in sorted order: a uniformly random slot of it is a draw from the frequencies it holds, and
-binary search says how often a class stands in it. So what is reported is what is drawn, however old the memory is. (A
-table of occurrences by class would be read by the draw and written by the update, and the compiled step would copy it.)
+binary search tells how often a class occurs in it. So the reported counts are exact, however old the memory is. (The
+draw would read a table of occurrences by class and the update would write it, so that the compiled step would copy it.)
 """
 
 import jax
@@ -62,13 +62,13 @@ def learned_unigram(
     A draw costs O(log memory), an update one sort of the memory, whatever the number of classes.
 
     Args:
-        num_sampled: S, candidates a group.
+        num_sampled: S, candidates per group.
         memory: labels remembered: the smallest frequency it can tell from 0 is about 1 / memory.
         decay: per label (not per step), at least 1 - 1/memory: weight of a label after k later ones is decay^k. None:
             never forget (until 2^30 labels, then as with a decay of 1 - 2^-30).
         uniform_share: the share of draws that are uniform over all valid classes, so that none is left out. Rounded to
             a multiple of 2^-20.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
         A ``Sampler``; its state is 4 bytes a slot of memory. ``refresh`` keeps what was learned.

@@ -58,13 +58,13 @@ def log_uniform(
     a warning: where they are not, the loss is still right, but rare classes are drawn often and frequent ones rarely.
 
     Args:
-        num_sampled: S, candidates a group.
+        num_sampled: S, candidates per group.
         ids_ranked: True: ids are in order of falling frequency, whatever the counts; False: counts are required.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
         replacement: whether a class can stand in a set twice.
 
     Returns:
-        A ``Sampler``; its state is under 200 kB, and 8 bytes a class more if ranks come from counts.
+        A ``Sampler``; its state is under 200 kB, and 8 bytes per class more if ranks come from counts.
 
     Raises:
         ValueError: for numbers out of range; in ``init`` when ranks are to come from counts and there are none.

@@ -39,8 +39,8 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     log(S / P) and all other classes -inf. Choose S above the labels of a group.
 
     Args:
-        num_sampled: S, candidates a group.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_sampled: S, candidates per group.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
         A ``Sampler``; its state is that of ``uniform`` without replacement. Slots in excess of the valid classes are
@@ -130,7 +130,7 @@ def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, 
 def _join(
     positives: Int[Array, "K"], others: Int[Array, "S"], is_free: Bool[Array, "S"]
 ) -> tuple[Int[Array, "S"], Bool[Array, "S"]]:
-    """The positives, then the first of the others that are free, in as many slots as there are others."""
+    """The positives, then the first others that are free: as many slots in all as there are others."""
     slots = others.shape[0]
     number = jnp.sum(positives < _NOWHERE)
     rank = number + jnp.cumsum(is_free) - 1

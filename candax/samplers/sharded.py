@@ -9,6 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
 from candax.base import Candidates, Classes, KeyArray, Query, Sampler, State, no_update
+from candax.checks import check_positive
 
 
 class _Shard(NamedTuple):
@@ -51,8 +52,7 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
 
     Source: the hybrid parallel framework of Zhao et al., ANN Softmax (PVLDB 2022), section 3.1.
     """
-    if num_shards < 1:
-        raise ValueError(f"expected num_shards >= 1, got {num_shards}.")
+    check_positive("num_shards", num_shards)
     if mesh is not None and num_shards % mesh.shape[axis]:
         raise ValueError(
             f"expected num_shards to be a multiple of the {mesh.shape[axis]} devices of the axis {axis!r}, got "

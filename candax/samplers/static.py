@@ -58,7 +58,7 @@ class StaticState:
 def static_sampler(
     distribution: Distribution, *, num_sampled: int, num_groups: int | None, replacement: bool
 ) -> Sampler:
-    """A sampler that draws ``num_sampled`` classes a group from one distribution, whatever the input.
+    """A sampler that draws ``num_sampled`` classes per group from one distribution, whatever the input.
 
     With replacement the expected count of class c is S q(c), known before the draw. Without, the candidates are the
     first S distinct classes of a stream of draws, and the count is 1 - exp(-q(c) tau) with tau the arrival of the next
@@ -131,8 +131,8 @@ def uniform(num_sampled: int, *, num_groups: int | None = 1, replacement: bool =
     """Every valid class with the same probability, q(c) = 1 / num_valid.
 
     Args:
-        num_sampled: S, candidates a group.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_sampled: S, candidates per group.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
         replacement: whether a class can stand in a set twice. Without, counts are S / num_valid (1 if S is larger, and
             the slots beyond the classes are masked).
 
@@ -182,14 +182,14 @@ def unigram(
     Probabilities are multiples of about 2^-32, and the reported counts are those of the multiples that are drawn.
 
     Args:
-        num_sampled: S, candidates a group.
+        num_sampled: S, candidates per group.
         power: 0.75 as in word2vec; 1 draws by frequency, 0 uniformly over the classes seen.
         smoothing: added to every count before the power.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
         replacement: whether a class can stand in a set twice.
 
     Returns:
-        A ``Sampler``; its state is 4 bytes a class.
+        A ``Sampler``; its state is 4 bytes per class.
 
     Raises:
         ValueError: for numbers out of range; in ``init`` when the classes have no counts or invalid ones.

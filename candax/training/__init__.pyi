@@ -1,23 +1,10 @@
 from .checkpoints import Checkpoints as Checkpoints
-from .evaluation import embed as embed
-from .evaluation import evaluate as evaluate
-from .evaluation import evaluate_dataset as evaluate_dataset
+from .evaluation import embed as embed, evaluate as evaluate, evaluate_dataset as evaluate_dataset
 from .feed import BatchSource as BatchSource
 from .loop import fit as fit
-from .processes import class_mesh as class_mesh
-from .processes import connect as connect
-from .program import Program as Program
-from .program import TrainState as TrainState
-from .program import build as build
-from .program import fit_program as fit_program
+from .processes import class_mesh as class_mesh, connect as connect
 from .run import Fitted as Fitted
-from .saved import Loaded as Loaded
-from .saved import export as export
-from .saved import load as load
+from .saved import Loaded as Loaded, export as export, load as load
 from .stopping import Interrupted as Interrupted
-from .validation import Validation as Validation
-from .validation import mean_over as mean_over
-from .verifying import Verification as Verification
-from .verifying import cosines as cosines
-from .verifying import rank_1 as rank_1
-from .verifying import verification as verification
+from .validation import Validation as Validation, mean_over as mean_over
+from .verifying import Verification as Verification, cosines as cosines, rank_1 as rank_1, verification as verification

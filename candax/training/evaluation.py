@@ -64,7 +64,7 @@ def evaluate(
     propensity_a: float = 0.55,
     propensity_b: float = 1.5,
 ) -> dict[str, float]:
-    """Exact log-likelihood, P@k, nDCG@k and PSP@k, in one pass over the classes a batch.
+    """Exact log-likelihood, P@k, nDCG@k and PSP@k, in one pass over the classes for each batch.
 
     log_likelihood = mean over examples of (1 / |Y|) sum_{y in Y} log p(y | x), with
     log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = embedding . vectors_c + biases_c. Its negative is

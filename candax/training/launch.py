@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+from candax.checks import check_positive
 from candax.training.processes import COORDINATOR, INDEX, NUMBER
 
 _POLL = 0.1
@@ -32,8 +33,7 @@ def launch(num_processes: int, command: list[str]) -> int:
     Raises:
         ValueError: if ``num_processes`` is not positive.
     """
-    if num_processes < 1:
-        raise ValueError(f"expected num_processes >= 1, got {num_processes}.")
+    check_positive("num_processes", num_processes)
     coordinator = f"127.0.0.1:{_free_port()}"
     running = [
         subprocess.Popen(

@@ -86,7 +86,7 @@ def retrieval_metrics(
         recall@k = mean of sum_{r <= k} y_r / |Y|
         nDCG@k   = as in ``ranking_metrics``
 
-    With one label an example recall@k is the share of examples that find it among k (the hit rate). Examples without
+    With one label per example recall@k is the share of examples that find it among k (the hit rate). Examples without
     labels are excluded.
 
     Args:

@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
 from data_helpers import random_examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.sparse import csr_array
 
-from candax.data import Batch, Batches, Examples, batch, evaluation_batches, num_batches
+from candax.data import Batch, Batches, Examples, evaluation_batches, num_batches
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -69,9 +68,6 @@ def test_batches_are_a_pure_function_of_the_position() -> None:
     backward = Batches(examples, 8, 3, 4, 3)
     for position in reversed(positions):
         assert same(backward[position], first[position])
-    epoch, index = 2, 1
-    alone = batch(examples, batch_size=8, seed=3, epoch=epoch, index=index, max_features=4, max_labels=3)
-    assert same(alone, first[epoch, index])
     assert not same(first[0, 0], first[0, 1])
 
 

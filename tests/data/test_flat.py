@@ -7,8 +7,7 @@ import optax
 import pytest
 from data_helpers import random_examples
 from flax import nnx
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import candax as cx
 from candax.data.flat import widest

@@ -7,8 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from candax.data import text_words, words_of
-from candax.data import words as module
+from candax.data import text_words, words as module, words_of
 
 TEXT = "The cat sat, the cat's mat\n\nA dog\nthe END\n"
 

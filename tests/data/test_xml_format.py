@@ -3,8 +3,7 @@ import re
 import numpy as np
 import pytest
 from data_helpers import NUM_CLASSES, NUM_FEATURES, expected, line_text, lines
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from candax.data.xml_format import Block, Header, parse_block, parse_header, parse_line_by_line, parse_quickly
 

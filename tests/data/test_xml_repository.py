@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_helpers import NUM_CLASSES, NUM_FEATURES, expected, file_text, lines, same_dataset, same_examples
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from candax.data import load
-from candax.data import xml_repository as read_folder
+from candax.data import load, xml_repository as read_folder
 from candax.data.xml_repository import find_sources, read_examples
 
 # The package gives the function of this name.

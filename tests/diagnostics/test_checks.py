@@ -19,7 +19,7 @@ METHODS = [Method("uniform", "css", cx.samplers.uniform, cx.losses.css)]
     ("change", "match"),
     [
         ({"embeddings": np.zeros((6, 3), np.float32)}, "as many coordinates as class vectors, 4, got 3"),
-        ({"embeddings": np.zeros((5, 4), np.float32)}, "one row of labels an example"),
+        ({"embeddings": np.zeros((5, 4), np.float32)}, "one row of labels for each embedding"),
         ({"embeddings": np.full((6, 4), np.inf, np.float32)}, "finite embeddings"),
         ({"labels": np.full((6, 1), 40)}, "labels from 0 to 39"),
         ({"labels": np.full((6, 1), -2)}, "labels from 0 to 39"),

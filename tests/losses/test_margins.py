@@ -126,7 +126,7 @@ def test_errors_say_what_is_out_of_range():
 
 
 def full_arcface_by_hand(embeddings, vectors, labels, margin, scale):
-    """Float64, with arccos: mean loss of one label an example."""
+    """Float64, with arccos: mean loss of one label per example."""
     along = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     cosines = along @ (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).T
     rows = np.arange(len(labels))

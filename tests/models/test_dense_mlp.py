@@ -23,5 +23,5 @@ def test_it_is_a_perceptron():
 
 
 def test_widths_are_checked():
-    with pytest.raises(ValueError, match="widths of 1 or more"):
+    with pytest.raises(ValueError, match="expected each width to be"):
         cx.models.DenseMLP(3, (0,), 2, rngs=nnx.Rngs(0))

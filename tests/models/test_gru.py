@@ -53,7 +53,7 @@ def test_equations(candidate):
 def test_a_step_is_gradient_descent_on_the_tied_table(sampled):
     """With every class a candidate and plain SGD, one step equals differentiating the whole table of both uses."""
     model = make(sampler=cx.samplers.top_k(CORPUS.num_classes), loss=cx.losses.css) if sampled else make()
-    graph, table, params, rest = nnx.split(model, cx.models.Table, nnx.Param, ...)
+    graph, table, params, rest = nnx.split(model, cx.rows.Table, nnx.Param, ...)
     before = jnp.array(model.head.vectors[...])
 
     def objective(vectors):
@@ -95,7 +95,7 @@ def test_it_learns_a_language():
 
 def test_bad_settings_are_refused():
     head = cx.Head(4, 3, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="hidden_dim >= 1"):
+    with pytest.raises(ValueError, match="expected hidden_dim to be"):
         cx.models.GRULanguageModel(head, 0, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="init_scale > 0"):
         cx.models.GRULanguageModel(head, 2, init_scale=0.0, rngs=nnx.Rngs(0))

@@ -38,7 +38,7 @@ def tower(*, tied=True):
 def test_a_step_descends_the_gradient_of_both_uses(make, batch):
     model = make()
     vectors = jnp.array(model.head.vectors[...])
-    graph, tables, rest = nnx.split(model, cx.models.Table, ...)
+    graph, tables, rest = nnx.split(model, cx.rows.Table, ...)
 
     def dense(tables):
         whole = nnx.merge(graph, tables, rest)
@@ -78,7 +78,7 @@ def test_wrong_sizes_are_refused():
         cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="num_kinds >= 1"):
         cx.models.LinkEncoder(head, 0, product="sum", rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="hidden_dim >= 1"):
+    with pytest.raises(ValueError, match="expected hidden_dim to be"):
         cx.models.HistoryTower(head, 0, rngs=nnx.Rngs(0))
 
 

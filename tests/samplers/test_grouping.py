@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import candax as cx
 from candax import samplers
@@ -148,7 +147,7 @@ def test_what_cannot_be_grouped_is_refused():
     query = cx.Query(jnp.eye(8)[:4], jnp.zeros((4, 1), jnp.int32), classes)
     shared = samplers.uniform(2, replacement=False)
     sampler = grouped(shared, num_sampled=4)
-    with pytest.raises(ValueError, match="one set an example"):
+    with pytest.raises(ValueError, match="one set per example"):
         sampler.sample(sampler.init(jax.random.key(0), classes), jax.random.key(0), query)
     with pytest.raises(ValueError, match="divide"):
         grouped(samplers.top_k(1), num_sampled=4, num_groups=3).sample((), jax.random.key(0), query)

@@ -50,7 +50,7 @@ def test_other_groups_labels(groups: int | None, size: int) -> None:
 
 @pytest.mark.parametrize(("groups", "factor"), [(1, 2 / 3), (None, 1.0)])
 def test_sum_over_the_other_classes(groups: int | None, factor: float) -> None:
-    """Labels from the counts, one an example: unbiased per example, short by 1/B with one shared set, as it says."""
+    """Labels from the counts, one per example: unbiased per example, short by 1/B with one shared set, as it says."""
     sampler = in_batch(num_groups=groups)
     state = sampler.init(jax.random.key(0), CLASSES)
     u = jnp.asarray([0.5, 9.0, 2.0, 1.5, 3.0, 9.0])

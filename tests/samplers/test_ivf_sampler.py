@@ -1,4 +1,4 @@
-"""IVF-BQ as a sampler: sets an example and a group, training steps, and their cost."""
+"""IVF-BQ as a sampler: sets for each example and for a group, training steps, and their cost."""
 
 import dataclasses
 import re

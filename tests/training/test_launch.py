@@ -49,5 +49,5 @@ def test_one_failure_ends_all() -> None:
 
 
 def test_refuses_no_processes() -> None:
-    with pytest.raises(ValueError, match="num_processes >= 1"):
+    with pytest.raises(ValueError, match="expected num_processes to be"):
         launch(0, ["true"])

@@ -16,7 +16,7 @@ from tests.training import problems
 
 SAMPLERS = {
     "uniform": cx.samplers.uniform(12),
-    "uniform, a set an example": cx.samplers.uniform(12, num_groups=None),
+    "uniform, a set per example": cx.samplers.uniform(12, num_groups=None),
     "log_uniform, no replacement": cx.samplers.log_uniform(12, num_groups=4, replacement=False),
     "unigram": cx.samplers.unigram(12),
     "top_k": cx.samplers.top_k(5),
@@ -163,7 +163,7 @@ def test_same_seed_same_result():
 class Tied(nnx.Module):
     """Words in, words out, one table for both."""
 
-    def __init__(self, words: cx.models.Table) -> None:
+    def __init__(self, words: cx.rows.Table) -> None:
         self.words = words
 
     def __call__(self, batch):

@@ -50,7 +50,7 @@ def word2vec_loss(k: float) -> Loss:
     stay in the sum (word2vec leaves out those that equal the label): the optimum with unigram noise is PMI - log k.
 
     Args:
-        k: draws a pair.
+        k: draws per pair.
 
     Returns:
         A loss.
@@ -67,7 +67,7 @@ def word2vec_batches(text: Words, *, batch_size: int | None = None, seed: int = 
 
     Args:
         text: see ``Words``.
-        batch_size: places a batch; None: 1024, or less where an epoch would have fewer than 64 batches, or where one
+        batch_size: places per batch; None: 1024, or less where an epoch would have fewer than 64 batches, or where one
             word would stand in a batch more than 16 times: SGD adds up what all its places ask for, and with too many
             the loss grows without bound.
         seed: of the batches.
@@ -125,7 +125,7 @@ def word2vec_model(
         batches: see ``word2vec_batches``.
         num_steps: over which the learning rate falls, in a line, to 0.4 % of what it was.
         dim: coordinates of a vector.
-        k: draws a pair of words, if ``loss`` is None.
+        k: draws per pair of words, if ``loss`` is None.
         num_sampled: classes that a run shares as candidates, if ``sampler`` is None.
         power: of the frequencies that these are drawn by.
         sampler: any other; None: unigram with a set for every run of the batch.
@@ -203,7 +203,7 @@ def train_word2vec(
         direction: "skipgram" or "cbow".
         window: the most words to either side; each place draws its own number from 1 to this.
         subsample: share of the text from which on words are dropped at random, see ``WindowBatches``.
-        batch_size: places a batch, see ``word2vec_batches``.
+        batch_size: places per batch, see ``word2vec_batches``.
         seed: of everything random.
         folder: for checkpoints and metrics, see ``fit``; a run that was killed goes on there. None: nothing is written.
         identity: settings that a run which goes on must share; needed where ``options`` differ between runs.

@@ -72,7 +72,7 @@ def check_counts(counts: Shaped[Array, "n"] | None, needed_by: str) -> Float[Arr
     if counts is None:
         raise ValueError(
             f"{needed_by} needs label frequencies, but Classes.counts is None. "
-            "Pass counts=... to the head or to Classes (one number a class), or use a sampler that needs none: uniform."
+            "Pass counts=... to the head or to Classes (one number per class), or use one that needs none: uniform."
         )
     if not isinstance(counts, jax.core.Tracer):
         # NumPy, because inside a jitted function JAX would trace the check of a concrete array too.

@@ -22,7 +22,7 @@ class HashFamily(NamedTuple):
         log_collision: ``(x[..., Q, dim], y[..., n, dim]) -> float32[..., Q, n]``: log of the probability, over the
             parameters, that one function gives two vectors the same value; for all pairs.
         num_bits: bits of one value.
-        scratch: ``(dim, num_functions) -> int``: numbers of scratch a row.
+        scratch: ``(dim, num_functions) -> int``: numbers of scratch per row.
         exact: different functions are independent, and ``log_collision`` holds for every pair of vectors.
         always_collides: no two vectors (but opposite ones) have collision probability 0.
     """
@@ -75,7 +75,7 @@ def check_bits(num_hashes: int, num_bits: int) -> None:
     if num_hashes * num_bits > 32:
         raise ValueError(
             f"expected the hash values of a table to fit into 32 bits, got num_hashes={num_hashes} values of "
-            f"{num_bits} bits. Use fewer hashes a table or smaller bins."
+            f"{num_bits} bits. Use fewer hashes per table or smaller bins."
         )
 
 
@@ -88,7 +88,7 @@ def fold(
 
     Args:
         codes: packed codes below ``2**num_bits``.
-        salts: one random number a table.
+        salts: one random number per table.
         num_bits: bits of a packed code.
         num_buckets: a power of two.
 
@@ -122,7 +122,7 @@ def by_blocks(
     into: UInt32[Array, "rows tables"],
     scratch: int,
 ) -> UInt32[Array, "rows tables"]:
-    """``function(rows, id of the first)`` on blocks of rows, written into ``into``; ``scratch`` numbers a row."""
+    """``function(rows, id of the first)`` on blocks of rows, written into ``into``; ``scratch`` numbers per row."""
     rows = vectors.shape[0]
     block = min(max(1, _SCRATCH // max(scratch, 1)), rows)
 
@@ -145,7 +145,7 @@ class BucketHash(NamedTuple):
 
 
 class Hasher(NamedTuple):
-    """A hash family with its static numbers: K functions a table, L tables, M buckets."""
+    """A hash family with its static numbers: K functions per table, L tables, M buckets."""
 
     family: HashFamily
     num_hashes: int

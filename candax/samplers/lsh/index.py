@@ -76,7 +76,7 @@ class Index(NamedTuple):
         if bits > 32:
             raise ValueError(
                 f"expected the hash values of a table to fit into 32 bits, got num_hashes={self.num_hashes} values of "
-                f"{self.family.num_bits} bits. Use fewer hashes a table or smaller bins."
+                f"{self.family.num_bits} bits. Use fewer hashes per table or smaller bins."
             )
         buckets = self.num_buckets
         if buckets is not None and (buckets & (buckets - 1) or buckets > 1 << bits):
@@ -85,7 +85,7 @@ class Index(NamedTuple):
             )
 
     def sizes(self, num_classes: int) -> tuple[int, int]:
-        """Buckets a table, and places a bucket."""
+        """Buckets per table, and places per bucket."""
         codes = 1 << (self.num_hashes * self.family.num_bits)
         capacity = num_classes if self.capacity is None else self.capacity
         if self.num_buckets is not None:

@@ -13,10 +13,10 @@ from candax.samplers.lsh.tables import Tables
 
 
 class Entries(NamedTuple):
-    """What a group's queries read: ids with repeats, ``EMPTY`` where there is none.
+    """What the queries of each group read: ids with repeats, and ``EMPTY`` in slots without one.
 
-    ``num_tables`` is how many tables each query visited, ``share`` which share of their buckets' classes it read, on
-    average: 1 unless a bucket evicted classes or the last one was cut.
+    ``num_tables`` is how many tables each query visited. ``share`` is the share of the classes in their buckets that it
+    read, on average: 1 unless a bucket evicted classes or the last bucket was read only in part.
     """
 
     ids: Int[Array, "G W"]
@@ -42,7 +42,7 @@ def read(
         key: for the first table and the place of the cut.
         codes: the bucket of every query in every table.
         valid: False for queries that are padding: they read nothing.
-        num_reads: W, entries a group; None: all buckets of all queries.
+        num_reads: W, entries per group; None: all buckets of all queries.
 
     Returns:
         ``Entries``.

@@ -52,7 +52,7 @@ def lsh(
     **Expected counts.** With p the probability that one hash function gives query and class the same value (``hash``
     knows it), b = p^K that a table does, or b = p^K + (1 - p^K) / M where codes are folded into M buckets:
 
-    - ``capacity=None``, one embedding a group, no ``budget`` or ``take="all"``: 1 - (1 - b)^L, times S / n where
+    - ``capacity=None``, one embedding per group, no ``budget`` or ``take="all"``: 1 - (1 - b)^L, times S / n where
       n > S classes were found (a uniformly random S of them stay). Exact over index and draw: every draw a new index.
       After ``update`` still that of the present vectors, as far as these do not depend on the hash functions.
     - Otherwise 1 - prod over queries (1 - b share)^T, times S / n: T tables were visited, and ``share`` of the classes
@@ -73,7 +73,7 @@ def lsh(
     Args:
         query: which vector looks for candidates.
         num_tables: L.
-        num_hashes: K, hash functions a table.
+        num_hashes: K, hash functions per table.
         hash: ``simhash()`` or ``dwta(m)``; default ``dwta(8)``.
         near: "vector": candidates have a vector w like the query's, in the sense of the hash family (the paper's way:
             length and bias play no part). "logit": vectors are extended by bias and length,
@@ -81,14 +81,14 @@ def lsh(
             angle falls with the logit e . w + b; use it with ``simhash()``. Biases and M are those of the last refresh.
         budget: S, slots of a candidate set (the paper's sparsity times num_classes). None: room for all that can be
             found, at most num_classes.
-        take: "tables": at most 2 S entries a group are read, repeats included, table by table; "all": all buckets are
+        take: "tables": at most 2 S entries per group are read, repeats included, table by table; "all": all buckets are
             read, and a random S of the classes found are kept.
         fill: None: slots that stay free are masked; "uniform": they take random classes.
         num_fill: slots that found classes cannot take, with ``fill``. Default: an eighth of the budget, at least 1.
-        num_groups: G, candidate sets a batch; None: one an example.
+        num_groups: G, candidate sets per batch; None: one per example.
         num_buckets: M, a power of two of at most 2^(bits of K values). Default: that number, or as many as have room
             for 4 to 8 times all classes, if that is less.
-        capacity: the most classes a bucket keeps; None: all.
+        capacity: the most classes that a bucket keeps; None: all.
         eviction: what a full bucket does on an update, see ``update`` in ``candax.samplers.lsh.tables``.
         update_every: 1: after each step the rows it changed move to their new buckets; n: those of n steps move
             together, each once; None: tables change at refreshes only.

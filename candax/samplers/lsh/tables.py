@@ -40,8 +40,8 @@ def empty_tables(num_classes: int, num_tables: int, num_buckets: int, capacity: 
     Args:
         num_classes: rows of the output layer.
         num_tables: L.
-        num_buckets: M, buckets a table, a power of two.
-        capacity: the most classes a bucket keeps.
+        num_buckets: M, buckets per table, a power of two.
+        capacity: the most classes that a bucket keeps.
 
     Returns:
         ``Tables``.
@@ -75,7 +75,7 @@ def build(tables: Tables, key: KeyArray, codes: UInt32[Array, "num_classes table
     """Fills all buckets anew; the classes of a table enter in a random order, and a full bucket takes no more.
 
     So where more than ``capacity`` classes belong to a bucket it keeps a random subset, another one in every table.
-    O(L num_classes log num_classes), one table at a time: scratch of a few numbers a class and of one table. Written
+    O(L num_classes log num_classes), one table at a time: scratch of a few numbers per class and of one table. Written
     into the buckets of ``tables``, in place if those are donated.
 
     Args:
@@ -193,7 +193,8 @@ def update(
     )
     new = jnp.where(row_ids[:, None] < num_classes, codes, jnp.uint32(num_buckets))
     changed = old != new
-    # Written is what was read where nothing changes: the write then waits for the read, and nothing need be copied.
+    # Rows whose codes stay the same are written with what was read from them. So the write has to wait for the read,
+    # and XLA need not copy the table.
     all_codes = tables.codes.at[row_ids].set(
         jnp.where(changed, new, old), mode="drop", unique_indices=True, indices_are_sorted=True
     )
