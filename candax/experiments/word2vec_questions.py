@@ -44,7 +44,6 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tyro
 from flax import nnx
-from rich.console import Console
 
 from candax import data
 from candax.diagnostics.report import with_error
@@ -262,7 +261,7 @@ def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in columns})
     caption = "shared: nearest neighbours in common with the reference of another seed"
-    Console().print(report.table("the vectors", columns, shown, caption))
+    common.study.show(report.table("the vectors", columns, shown, caption))
 
 
 def _draw(name: str, question: Question, rows: Sequence[common.Row], settings: Word2VecQuestions) -> None:

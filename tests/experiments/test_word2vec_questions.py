@@ -168,7 +168,7 @@ def test_inner_products_are_what_the_noise_predicts():
 
 
 def test_a_quick_run_shows_the_geometry(text, tmp_path, capsys):
-    run("experiment", "word2vec-questions", text, "--quick", "--out", tmp_path / "run")
+    run("experiment", "word2vec-questions", text, "--quick", "--subsample", 0, "--out", tmp_path / "run")
     assert (tmp_path / "run" / "correction.png").exists()
     assert "mean cosine" in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from candax.recipes.common import report
 from candax.recipes.common.settings import Settings, writable_folder
@@ -102,14 +103,18 @@ def run(study: Study, settings: Settings) -> list[Row]:
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
     _write(out, {**identity, "rows": rows + others, "table": table})
     found = report.table(study.title, study.columns, shown, study.caption)
-    # Wider than the terminal rather than with words cut off.
-    wide = Console(width=_WIDEST).measure(found).maximum
-    Console(width=max(console.width, wide)).print(found)
+    show(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
     report.draw(title, study.panels, shown, study.reference, picture)
     console.print(f"wrote {out / 'results.json'} and {picture}")
     return shown
+
+
+def show(found: Table) -> None:
+    """Prints a table, wider than the terminal rather than with words cut off."""
+    wide = Console(width=_WIDEST).measure(found).maximum
+    Console(width=max(Console().width, wide)).print(found)
 
 
 def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:

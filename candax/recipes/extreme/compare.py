@@ -1,6 +1,6 @@
 """`candax compare`: full softmax beside every pair of a sampler and a loss, on the same data in one run.
 
-    candax compare                          (python-stdlib; 2 minutes on 2 cores)
+    candax compare                          (python-stdlib; a few minutes on 2 cores)
     candax compare --epochs 3 --seeds 3     (with the spread over three seeds)
 
 What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time per
