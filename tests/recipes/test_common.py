@@ -48,7 +48,7 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_quick_sizes_take_the_place_of_defaults_alone():
-    assert Mine().ready() == Mine()
+    assert Mine().ready() == Mine(out=Path("runs/test_common"))  # by the name of its module, where no folder is given
     quick = Mine(quick=True, num_classes=50).ready()
     assert (quick.num_classes, quick.sizes) == (50, (1,))
 
