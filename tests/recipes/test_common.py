@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+from pathlib import Path
 from typing import ClassVar
 
 import jax.numpy as jnp
