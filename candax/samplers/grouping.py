@@ -102,7 +102,7 @@ def grouped(
         retrieved = sampler.sample(state, key_retrieve, query)
         if retrieved.ids.shape[0] != query.embeddings.shape[0]:
             raise ValueError(
-                f"expected a sampler with one set an example, got {retrieved.ids.shape[0]} sets for a batch of "
+                f"expected a sampler with one set per example, got {retrieved.ids.shape[0]} sets for a batch of "
                 f"{query.embeddings.shape[0]}: leave its own num_groups out."
             )
         if scores is None:
