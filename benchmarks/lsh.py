@@ -116,6 +116,7 @@ def main(
     num_classes: tuple[int, ...] = (100_000, 1_000_000, 4_000_000),
     num_tables: int = 16,
     repeats: int = 30,
+    many_tables: int = 1_000_000,
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Measures and prints.
@@ -124,6 +125,7 @@ def main(
         num_classes: sizes of the output layer.
         num_tables: L, of queries, updates and steps.
         repeats: timed calls of each.
+        many_tables: classes that a build of 50 tables is timed with.
         json_file: where to write the figures; nowhere by default.
     """
     costs: list[Cost] = []
@@ -136,7 +138,7 @@ def main(
     for size in num_classes:
         costs += measure_index(size, num_tables, repeats)
         costs += [measure_step(name, size, num_tables, make(), repeats) for name, make in steps.items()]
-    costs.append(measure_index(1_000_000, 50, 1)[0])
+    costs.append(measure_index(many_tables, 50, 1)[0])
     table = Table(title=f"{jax.devices()[0].device_kind}, {platform.machine()}, JAX {jax.__version__}")
     for column in ("what", "classes", "tables", "ms", "temporary bytes"):
         table.add_column(column, justify="left" if column == "what" else "right")
