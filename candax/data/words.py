@@ -16,7 +16,8 @@ from jaxtyping import Int32, Int64
 
 from candax.data.cache import cache_folder
 from candax.data.progress import progress_bar
-from candax.data.text import open_text, python_sentences
+from candax.data.streams import LONGEST_LINE, MODULES, open_text
+from candax.data.text import python_sentences
 from candax.files import replacing
 
 # Letters, digits and underscores; an apostrophe only within a word.
@@ -145,7 +146,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
     ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes a word).
 
     Args:
-        paths: files in UTF-8, plain or .gz, .bz2, .xz; none: the standard library.
+        paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst; none: the standard library.
         min_count: words that occur less often are left out.
         keep_case: whether capitals differ from small letters in files; in the standard library they always do.
 
@@ -210,7 +211,7 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
     with progress_bar("reading the text", max(1, total)) as done:
         for path in paths:
             # Of a compressed file there is no telling how much of it a number of characters is: about a third.
-            share = 1.0 if path.suffix not in (".gz", ".bz2", ".xz") else 1 / 3
+            share = 1.0 if path.suffix.lower() not in MODULES else 1 / 3
             read = 0
             with open_text(path) as file:
                 rest = ""
@@ -225,6 +226,11 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
                         if cut > 0:
                             yield _WORD.findall(rest[:cut])
                             rest = rest[cut:]
+                        elif len(rest) > LONGEST_LINE:
+                            raise ValueError(
+                                f"{path}: expected white space at least every {LONGEST_LINE} characters, found none: "
+                                "is it text?"
+                            )
                 if last := _WORD.findall(rest):
                     yield last
             before += path.stat().st_size

@@ -124,7 +124,7 @@ def test_what_is_no_text_is_refused(tmp_path, content, message):
 def test_broken_archives_and_missing_files_are_refused(tmp_path):
     for name in ("a.gz", "a.xz", "a.bz2"):
         (tmp_path / name).write_bytes(b"no archive at all")
-        with pytest.raises((ValueError, OSError), match=name.replace(".", r"\.") + "|Invalid data stream"):
+        with pytest.raises(ValueError, match=name.replace(".", r"\.") + ": expected a complete"):
             text_words([tmp_path / name])
     with pytest.raises(FileNotFoundError):
         text_words([tmp_path / "none.txt"])
