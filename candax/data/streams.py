@@ -82,6 +82,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         ValueError: as ``open_bytes``, and for a line that is too long.
         OSError: if it cannot be read.
+
+    Example:
+        >>> import gzip, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "two.txt.gz"
+        >>> _ = path.write_bytes(gzip.compress(b"a b\\nc\\n"))
+        >>> list(read_lines(path))
+        [(1, b'a b'), (2, b'c')]
     """
     number = 0
     with open_bytes(path) as (_, stream):
