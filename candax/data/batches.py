@@ -42,7 +42,9 @@ class Batches:
     batches have one shape. Of an example with more than ``max_features`` features, those of largest absolute value
     are kept (of equals, those with lower ids). Of an example with more than ``max_labels`` labels, a uniformly random
     subset of ``max_labels`` is kept, another one each time: the mean over the kept labels of anything has the mean
-    over all labels as its expectation.
+    over all labels as its expectation. A true class that is left out is unknown to the loss: if a sampler proposes it,
+    it counts as a wrong one. ``truncated_labels`` says how many examples that concerns; with ``max_labels`` as large as
+    the longest list of labels it is none.
 
     Args:
         examples: What to take the batches from.

@@ -13,7 +13,7 @@ import numpy as np
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
-from candax.data.streams import MODULES, DamagedFileError, check_line, open_bytes
+from candax.data.streams import MODULES, DamagedFileError, check_line, most_bytes, open_bytes
 from candax.data.xml_format import Block, Header, parse_block, parse_header
 
 READER_VERSION = 1
@@ -119,6 +119,12 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
     with open_bytes(path) as (raw, stream):
         try:
             header = _header(stream.readline(_MAX_HEADER_BYTES), path)
+            # An example takes a byte at least: that of its line's end.
+            if header.points > (most := most_bytes(path)):
+                raise ValueError(
+                    f"{path}:1: expected a header of at most as many examples as the file can have bytes, {most}; got "
+                    f"{header.points}"
+                )
             line = 2
             for text in _complete_lines(stream, path):
                 kept, extra = _split_lines(text, header.points - points)

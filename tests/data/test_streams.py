@@ -32,3 +32,10 @@ def test_lines_beyond_the_limit_are_refused_before_they_are_in_memory(tmp_path, 
     for read in (data.interactions, data.graph, lambda path: data.text_corpus([path])):
         with pytest.raises(ValueError, match=r"long\.txt:\d: expected"):
             read(path)
+
+
+def test_a_header_that_promises_more_than_the_file_can_hold_is_refused_at_once(tmp_path):
+    for name, pack in (("x.txt", bytes), ("x.txt.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(pack(b"1000000000000000 5 3\n0 1:1\n"))
+        with pytest.raises(ValueError, match=r":1: expected a header of at most as many examples"):
+            read_examples(tmp_path / name)
