@@ -141,7 +141,7 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
 
     def batch(self, epoch: int, index: int) -> SentenceBatch:
         """The batch at a position that exists."""
-        if self._last_batches is None or self._last_order[0] != epoch:
+        if self._last_batches is None or self._last_batches[0] != epoch:
             self._last_batches = epoch, self._order(epoch)
         return sentence_batch(self.corpus, self._last_batches[1][index])
 

@@ -117,7 +117,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
 
     def batch(self, epoch: int, index: int) -> SkipGramBatch | CBOWBatch:
         """The batch at a position that exists."""
-        if self._last_shards is None or self._last_order[0] != epoch:
+        if self._last_shards is None or self._last_shards[0] != epoch:
             order = shuffled(self.seed, epoch, len(self._batches_of_shard), (_SHARDS,))
             self._last_shards = epoch, order, np.cumsum(self._batches_of_shard[order])
         _, order, ends = self._last_shards
