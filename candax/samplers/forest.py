@@ -125,7 +125,7 @@ class Forest(NamedTuple):
             embeddings: any number; some of them are searched at a time.
             classes: the output layer now.
             k: classes an embedding.
-            num_kept: how many are scored: those in most leaves; None: all.
+            num_kept: how many are scored, at least k: those in most leaves; None: all.
             by_votes: scores are the number of leaves a class is in, and not its logit.
 
         Returns:
@@ -135,7 +135,7 @@ class Forest(NamedTuple):
         # Leaves are as short as the number of classes makes them; searched is as if they were full.
         short_of = ((0, 0), (0, self.leaf_size - state.ids.shape[2]))
         total = self.num_trees * self.leaf_size
-        kept = total if num_kept is None else min(num_kept, total)
+        kept = total if num_kept is None else min(max(k, num_kept), total)
         keys = unit(query_keys(embeddings, classes, state.longest is not None))
         every_tree = jnp.arange(self.num_trees)
 

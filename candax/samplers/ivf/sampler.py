@@ -2,19 +2,15 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
-
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.base import Sampler, never
 from candax.checks import check_positive
-from candax.samplers.common.groups import count_groups
+from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
-from candax.samplers.common.returned import log_count_of_returned
 from candax.samplers.common.shares import divisible
-from candax.samplers.grouping import classes_per_example, grouped
+from candax.samplers.grouping import grouped
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.factory import ivf_index
-from candax.samplers.ivf.index import IVFState
+from candax.samplers.retrieved import retrieved
 
 
 @divisible("k", "num_centers", "hm_num", "num_kept", "num_sampled")
@@ -102,35 +98,10 @@ def ivf_bq(
         query_bits=query_bits,
         num_iterations=num_iterations,
         points_per_center=points_per_center,
-    )._replace(update_every=update_every, pending_rows=pending_rows)
-    index.check()
-
-    def sample(state: IVFState, key: KeyArray, query: Query) -> Candidates:
-        del key
-        number = k
-        if number is None:
-            assert num_sampled is not None
-            batch_size = query.embeddings.shape[0]
-            number = classes_per_example(num_sampled, batch_size, count_groups(num_groups, query))
-        scores, ids = index.search(state, query.embeddings, query.classes, number)
-        return Candidates(ids, jnp.zeros(ids.shape), scores > -jnp.inf, draw=scores)
-
-    def log_expected_count(
-        state: IVFState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
-    ) -> Float[Array, "G n"]:
-        del state
-        return log_count_of_returned(candidates, ids, query)
-
-    def update(state: IVFState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> IVFState:
-        del key, query
-        return index.update(state, row_ids, rows)
-
-    def refresh(state: IVFState, key: KeyArray, classes: Classes) -> IVFState:
-        return index.refresh(state, key, classes)
-
-    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, exact=True, law_over="draw")
-    changes = no_update if update_every is None else update
-    alone = Sampler(index.build, sample, log_expected_count, changes, refresh, schedule, facts)
-    if num_sampled is None:
-        return alone
-    return grouped(alone, num_sampled=num_sampled, num_groups=num_groups, scores=lambda candidates: candidates.draw)
+        update_every=update_every,
+        pending_rows=pending_rows,
+    )
+    if num_sampled is not None:
+        return every(grouped(index, num_sampled=num_sampled, num_groups=num_groups, k=k), schedule)
+    assert k is not None
+    return retrieved(index, k, schedule=schedule)
