@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.top_k import exact_index
 
 _FORMAT, _VERSION = "candax index", 1
-_KINDS = {"exact": exact_index, "forest": forest_index, "ivf": ivf_index, "labels": label_index, "lsh": lsh_index}
-_FAMILIES = {"dwta": dwta, "simhash": simhash}
+_KINDS: dict[str, Callable[..., Retriever]] = {
+    "exact": exact_index,
+    "forest": forest_index,
+    "ivf": ivf_index,
+    "labels": label_index,
+    "lsh": lsh_index,
+}
+_FAMILIES: dict[str, Callable[..., HashFamily]] = {"dwta": dwta, "simhash": simhash}
 
 
 def save_index(
@@ -115,8 +122,8 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
     expected = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in named.items()}
     found = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in plain.items()}
     if expected != found:
-        differ = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-        raise _wrong(path, f"other arrays than this version's indexes have: {', '.join(differ)}")
+        others = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+        raise _wrong(path, f"other arrays than this version's indexes have: {', '.join(others)}")
     leaves = [jnp.asarray(plain[name].view(array.dtype)) for name, array in named.items()]
     loaded = jax.tree.unflatten(jax.tree.structure(wanted), leaves)
     classes = Classes(**loaded["classes"], normalized=normalized) if "classes" in loaded else None

@@ -58,7 +58,7 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         of_group = query.embeddings.reshape(ids.shape[0], -1, dim)
         # Some groups at a time: the gathered rows of all would be [G, n, dim].
         at_once = min(ids.shape[0], max(1, SCRATCH // (ids.shape[1] * dim)))
-        each = jax.lax.map(lambda one: logits_of(*one, query.classes), (of_group, ids), batch_size=at_once)
+        each = jax.lax.map(lambda one: logits_of(one[0], one[1], query.classes), (of_group, ids), batch_size=at_once)
         return scale * each.reshape(batch_size, -1)
 
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:

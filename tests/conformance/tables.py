@@ -246,6 +246,23 @@ SAMPLERS: dict[str, SamplerCase] = {
         cost_grows=True,
         slow=True,
     ),
+    # Tempered, or the rare classes of the one law would need very many draws.
+    "resampled": SamplerCase(
+        lambda g: samplers.resampled(samplers.uniform(12, num_groups=1), 6, scale=0.2), groups=(None,)
+    ),
+    "resampled top_k": SamplerCase(
+        lambda g: samplers.resampled(samplers.top_k(6, block_size=8), 4, scale=0.2),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        cost_grows=True,
+        slow=True,
+    ),
+    "grouped exact_index": SamplerCase(
+        lambda g: samplers.grouped(samplers.exact_index(block_size=8), num_sampled=18, num_groups=g, k=1),
+        cost_grows=True,
+        slow=True,
+    ),
     "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 

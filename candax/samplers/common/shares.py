@@ -32,7 +32,7 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
 
             def share(number: int) -> Made:
                 arguments = {name: _divided(name, value, number, name in numbers) for name, value in passed.items()}
-                return make(**arguments)  # type: ignore[call-arg]
+                return of_factory(factory)(**arguments)  # type: ignore[call-arg]
 
             if isinstance(made, Sampler):
                 return made._replace(share=share)
