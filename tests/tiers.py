@@ -21,6 +21,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_sampler[ivf_bq grouped-None]",
         "test_sampler[learned_unigram decaying-None]",
         "test_sampler[lsh-None]",
+        "test_sampler[resampled-None]",
         "test_sampler[with_tail-None]",
     },
     "data/test_cache.py": ALL,

@@ -17,12 +17,12 @@ from candax.samplers.retrieved import retrieved
 def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:
     """How many classes each example retrieves: k = C_sub g / B, rounded down, at least 1.
 
-    So many that a group has ``num_sampled`` of them if no class is found twice.
+    A group then has ``num_sampled`` of them if no class is found twice.
 
     Args:
-        num_sampled: C_sub, classes a group.
-        batch_size: B, examples a batch, on all devices together.
-        num_groups: g, groups a batch.
+        num_sampled: C_sub, classes per group.
+        batch_size: B, examples per batch, on all devices together.
+        num_groups: g, groups per batch.
 
     Returns:
         k.

@@ -95,7 +95,7 @@ def hashing_forest(
     all classes L log2(num_classes / leaf_size) times, one tree after the other.
 
     Args:
-        k: slots an example; those in excess of the classes found are masked.
+        k: slots per example; those in excess of the classes found are masked.
         num_trees: L.
         leaf_size: the most classes in a leaf.
         num_kept: how many of the classes found are ranked by score: those with the most votes, a vote being a tree

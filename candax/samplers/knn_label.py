@@ -109,17 +109,17 @@ def knn_label(
 
     Nearest is the largest cosine between class vectors, whatever their lengths, without biases. The set is the union
     over the group's labels; a class that is a neighbour of several stands in it once, and the slots of repeats are
-    masked (S = (k + 1) * labels slots of a group). Every member has expected count 1: the choice is deterministic,
+    masked (S = (k + 1) * labels slots per group). Every member has expected count 1: the choice is deterministic,
     nothing corrects for the classes outside, and the paper trains on it with ``losses.subset_softmax``.
 
     Cost, with n classes: with ``from_graph`` the state is the graph, 4 n k bytes, as of the last refresh; building it
     scores all pairs, O(n^2 dim) time with ``[1024, block_size]`` logits at a time, so choose a ``schedule`` of an epoch
-    or so. A draw then reads k ids a label. Without the graph every draw scores all classes, O(labels n dim): always up
-    to date and without memory; cheaper where fewer than n labels are seen between two refreshes.
+    or so. A draw then reads k ids per label. Without the graph every draw scores all classes, O(labels n dim): always
+    up to date and without memory; cheaper where fewer than n labels are seen between two refreshes.
 
     Args:
-        k: neighbours a label. Those in excess of the other valid classes are masked.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        k: neighbours per label. Those in excess of the other valid classes are masked.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
         from_graph: keep a graph of neighbours, or look for them in every draw.
         schedule: when the loop rebuilds the graph, ``(step) -> bool``.
         block_size: the most classes scored at a time.

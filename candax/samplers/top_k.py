@@ -46,7 +46,7 @@ def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
     compare approximate retrieval with. Memory stays at ``[B, block_size]``.
 
     Args:
-        k: classes an example. Slots in excess of the number of valid classes are masked.
+        k: classes per example. Slots in excess of the number of valid classes are masked.
         block_size: the most classes scored at a time.
 
     Returns:

@@ -255,6 +255,7 @@ SAMPLERS: dict[str, SamplerCase] = {
         best_classes(6),
         labels,
         groups=(None,),
+        cautious=True,
         cost_grows=True,
         slow=True,
     ),

@@ -38,18 +38,18 @@ def ivf_index(
 
     Args:
         num_centers: lists; 64 to 1024 in the paper.
-        hm_num: codes seen a query; the paper's HM_num, num_classes / 10 or / 20 there.
+        hm_num: codes seen per query; the paper's HM_num, num_classes / 10 or / 20 there.
         num_kept: how many of them are scored exactly; the paper's k'. Default: hm_num / 10. A search for k takes at
             least k.
         codes: "mean": the paper's, cheapest. "rotated": a random rotation and an estimator without bias, for vectors
-            whose coordinates differ in variance or depend on each other; a query costs ``query_bits`` times as many
-            comparisons, a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
+            whose coordinates differ in variance or depend on each other; a query takes ``query_bits`` times as many
+            comparisons, and a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
         near: which vectors are clustered and coded: "vector": the class vectors; their lengths and biases play no part
             in the choice of lists, nor in "mean" codes. "logit": class vectors extended by bias and length, so that
             near means of large logit; for classes that differ much in these. See ``class_keys``.
         query_bits: bits of a query's coordinate, with "rotated" codes.
         num_iterations: of k-means, at the build and at each refresh.
-        points_per_center: an iteration of k-means sees at most so many classes a centre.
+        points_per_center: an iteration of k-means sees at most so many classes per centre.
         update_every: see ``ivf_bq``: 1, n or None.
         pending_rows: see ``ivf_bq``.
 

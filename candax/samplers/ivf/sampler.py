@@ -33,7 +33,7 @@ def ivf_bq(
 ) -> Sampler:
     """The k classes of highest logit that an inverted file with one-bit codes finds: the sampler of ANN Softmax.
 
-    **One set an example** (without ``num_sampled``): the k best of those found, each with expected count 1, like
+    **One set per example** (without ``num_sampled``): the k best of those found, each with expected count 1, like
     ``top_k`` and ``lsh_top_k``: deterministic given the index, and nothing corrects for the classes outside.
     ``log_expected_count`` is 0 for the set and for the labels, -inf for others.
 
@@ -42,16 +42,16 @@ def ivf_bq(
     ``grouped`` for the counts; with ``subset_softmax``, which uses none, it is the paper's method.
 
     The codes of the rows that a step changes follow at once, lists and centres at a refresh. A draw costs
-    O(hm_num * dim / 32 + num_kept * dim) an example, an update O(rows * dim), whatever the number of classes.
+    O(hm_num * dim / 32 + num_kept * dim) per example, an update O(rows * dim), whatever the number of classes.
 
     Args:
-        k: classes an example. None, with ``num_sampled``: as many as fill a group if no class is found twice,
+        k: classes per example. None, with ``num_sampled``: as many as fill a group if no class is found twice,
             ``classes_per_example(num_sampled, batch size, num_groups)``.
         num_centers: see ``ivf_index``, as for the arguments not explained here.
-        hm_num: codes seen an example (the paper: num_classes / 10).
+        hm_num: codes seen per example (the paper: num_classes / 10).
         num_kept: how many of them are scored exactly (k'; the paper: hm_num / 10, which is the default).
-        num_sampled: C_sub, classes a group.
-        num_groups: G, groups a batch (1: one shared set); None: one an example. With ``num_sampled`` only.
+        num_sampled: C_sub, classes per group.
+        num_groups: G, groups per batch (1: one shared set); None: one per example. With ``num_sampled`` only.
         codes: "mean" (the paper's) or "rotated".
         near: "vector" or "logit".
         query_bits: of "rotated" codes.
@@ -84,11 +84,11 @@ def ivf_bq(
     check_positive("k", k)
     if num_sampled is None and num_groups is not None:
         raise ValueError(
-            f"expected num_sampled, the classes a group, with num_groups={num_groups}; without both, every example has "
-            "a set of its own."
+            f"expected num_sampled, the classes per group, with num_groups={num_groups}; without both, every example "
+            "has a set of its own."
         )
     if num_sampled is None and k is None:
-        raise ValueError("expected k, the classes an example, or num_sampled, the classes a group, got neither.")
+        raise ValueError("expected k, the classes per example, or num_sampled, the classes per group, got neither.")
     index = ivf_index(
         num_centers=num_centers,
         hm_num=hm_num,

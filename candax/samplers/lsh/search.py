@@ -65,16 +65,16 @@ def lsh_top_k(
     """The k best of all classes that share a bucket with the query, by their logits: LSH as approximate search.
 
     Of the classes in the L buckets of an example the k with the largest embeddings_b . vectors_c + biases_c stay, one
-    set an example, each with expected count 1: like ``top_k``, it is deterministic given the index, and nothing
+    set per example, each with expected count 1: like ``top_k``, it is deterministic given the index, and nothing
     corrects for the classes outside; see ``retrieved``.
 
-    A draw scores L * capacity rows an example, some at a time: the cost that sampling from the buckets avoids.
+    A draw scores L * capacity rows per example, some at a time: the cost that sampling from the buckets avoids.
 
     Args:
         k: slots; those in excess of the classes found are masked.
         query: as in ``lsh``; with several labels the buckets of all are searched. Scored is always the embedding.
         num_tables: L.
-        num_hashes: K, hash functions a table.
+        num_hashes: K, hash functions per table.
         hash: ``simhash()`` or ``dwta(m)``; default ``dwta(8)``.
         near: as in ``lsh``.
         num_buckets: M, as in ``lsh``.
