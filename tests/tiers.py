@@ -53,7 +53,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_samplers_follow_training_as_they_do_in_fit[lsh-by_pure_functions]",
     },
     "frontdoor/test_head.py": {"test_a_large_table_is_drawn_in_parts_from_the_same_distribution"},
-    "frontdoor/test_meshes.py": {"test_on_eight_devices"},
+    "frontdoor/test_meshes.py": ALL,
     "frontdoor/test_row_gradients.py": {
         "test_every_kind_of_sampler_has_the_dense_gradient[ivf_bq]",
         "test_every_kind_of_sampler_has_the_dense_gradient[lsh]",
