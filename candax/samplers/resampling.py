@@ -78,8 +78,10 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
             shares, points * shares[:, -1:]
         )
         last = jnp.argmax(shares, axis=1)[:, None]  # of several equal sums the first: a slot with weight
-        kept = jnp.take_along_axis(ids, jnp.minimum(place, last), axis=1)
-        valid = jnp.broadcast_to(some[:, None], kept.shape)
+        place = jnp.minimum(place, last)
+        kept = jnp.take_along_axis(ids, place, axis=1)
+        # Rounding may land on a slot without weight nevertheless.
+        valid = jnp.take_along_axis(log_weights, place, axis=1) > -jnp.inf
         drawn = Candidates(jnp.where(valid, kept, 0), jnp.zeros(kept.shape), valid, (pool, log_total))
         counts = log_expected_count(state, drawn, drawn.ids, query)
         return Candidates(drawn.ids, jnp.where(valid, counts, 0.0), valid, drawn.draw)
