@@ -20,7 +20,7 @@ class Dropout(nnx.Dropout):
     Source: the finaliser "lowbias32" of Wellons, Prospecting for Hash Functions (2018).
     """
 
-    def __call__(self, inputs: Float[Array, "..."]) -> Float[Array, "..."]:  # type: ignore[override]
+    def __call__(self, inputs: Float[Array, "..."]) -> Float[Array, "..."]:
         """Zeros with probability ``rate``, the rest scaled to the same mean; the inputs in evaluation mode."""
         if self.rate == 0 or self.deterministic:
             return inputs

@@ -31,24 +31,24 @@ class Training:
         batches: of ``fit``.
         num_steps: of ``fit``.
         measure: figures of the trained model, a dict of JSON values.
-        finish: what is measured, from the model and its optimizer; default: the model.
         on_the_way: measures the curve: numbers of a model in evaluation mode, off the clock.
         measured_at: where, as shares of the steps; 0 is before the first one.
         loss_fn: of ``fit``.
         checkpoint_every: steps between checkpoints; shorter trainings have none.
         progress: whether to show the bar of ``fit``.
+        finish: what is measured, from the model and its optimizer; default: the model.
     """
 
     make: Callable[[Sampler | None, Callable[..., Any]], tuple[Any, cx.Optimizer]]
     batches: Any
     num_steps: int
     measure: Measure
-    finish: Callable[[Any, cx.Optimizer], Any] = lambda model, optimizer: model
     on_the_way: Measure | None = None
     measured_at: Sequence[float] = MEASURED_AT
     loss_fn: Callable[[Any, Any], Any] | None = None
     checkpoint_every: int = 500
     progress: bool = True
+    finish: Callable[[Any, cx.Optimizer], Any] = lambda model, optimizer: model
 
     def by(self, sampler: Sampler | None, loss: Callable[..., Any], name: str = "", **changes: Any) -> Run:
         """What trains by one method.

@@ -128,7 +128,7 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         load(settings.dataset, min_count=settings.min_count), held_out=1 if settings.split == "test" else 2
     )
     near = neighbours.Neighbours(found, both_ways=False)
-    simple = {
+    simple: dict[str, Scorer] = {
         "most popular": neighbours.MostPopular(found),
         "most frequent successor": neighbours.most_frequent_successor(found),
         "nearest neighbours": near,

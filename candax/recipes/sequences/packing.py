@@ -119,8 +119,8 @@ class PackedBatches:
             # Rows are dealt anew: the last ones may be empty, and no batch should have all of those.
             mixed = np.random.default_rng((self.seed, epoch, 1)).permutation(rows)
             self._epoch = epoch, PackedBatch(*(part[mixed] for part in filled))
-        rows = slice(index * self.num_rows, (index + 1) * self.num_rows)
-        return PackedBatch(*(part[rows] for part in self._epoch[1]))
+        part_of_batch = slice(index * self.num_rows, (index + 1) * self.num_rows)
+        return PackedBatch(*(part[part_of_batch] for part in self._epoch[1]))
 
     @property
     def identity(self) -> dict[str, Any]:
