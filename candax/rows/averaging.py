@@ -13,14 +13,14 @@ class AveragedState(NamedTuple):
 
     Attributes:
         inner: of the transformation within.
-        count: steps done.
+        step: how many are done.
         decay: of the average.
         last: for each row the step of its last update.
-        lag: the average less the weight, as it was at that step; ``decay ** (count - last)`` of it is left now.
+        lag: the average less the weight, as it was at that step; ``decay ** (step - last)`` of it is left now.
     """
 
     inner: Any
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     decay: Float[Array, ""]
     last: PyTree
     lag: PyTree
@@ -68,12 +68,12 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
         if params is None:
             raise ValueError("averaged: expected params, whose average is taken, got none.")
         updates, inner = transformation.update(updates, state.inner, params)
-        count = state.count + 1
+        step = state.step + 1
         lag = jax.tree.map(
-            lambda lag, last, move: left(lag, count - last, state.decay) - decay * move, state.lag, state.last, updates
+            lambda lag, last, move: left(lag, step - last, state.decay) - decay * move, state.lag, state.last, updates
         )
-        last = jax.tree.map(lambda last: jnp.full_like(last, count), state.last)
-        return updates, AveragedState(inner, count, state.decay, last, lag)
+        last = jax.tree.map(lambda last: jnp.full_like(last, step), state.last)
+        return updates, AveragedState(inner, step, state.decay, last, lag)
 
     return optax.GradientTransformation(init, update)
 

@@ -46,7 +46,7 @@ def averaged_model(model: nnx.Module, optimizer: Optimizer) -> nnx.Module:
         for state in _averages(optimizer.params_state.get_value() if table is None else table):
             lags, lasts = dict(_flat(state.lag)), dict(_flat(state.last))
             if path in lags:
-                variable.set_value(variable.get_value() + left(lags[path], state.count - lasts[path], state.decay))
+                variable.set_value(variable.get_value() + left(lags[path], state.step - lasts[path], state.decay))
                 found += 1
     if not found:
         raise ValueError("expected an optimizer that keeps averages, see candax.rows.averaged; it keeps none.")
