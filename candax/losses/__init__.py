@@ -12,6 +12,7 @@ from candax.losses.labels import each_label
 from candax.losses.likelihood import css, sampled_softmax, subset_softmax
 from candax.losses.margins import arcface, cosface, with_margin
 from candax.losses.ranking import ranking
+from candax.losses.smoothing import with_smoothing
 
 __all__ = [
     "arcface",
@@ -31,4 +32,5 @@ __all__ = [
     "sampled_softmax",
     "subset_softmax",
     "with_margin",
+    "with_smoothing",
 ]

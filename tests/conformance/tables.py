@@ -304,6 +304,7 @@ LOSSES: dict[str, LossCase] = {
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
+    "css with smoothing": LossCase(losses.with_smoothing(losses.css, 0.2), likelihood=False),
     "css with arcface": LossCase(losses.with_margin(losses.arcface, losses.css), likelihood=False),
     "css with arcface of margin 0": LossCase(
         losses.with_margin(partial(losses.arcface, margin=0.0, scale=1.0), losses.css), unbiased_normaliser=True

@@ -13,7 +13,7 @@ import candax as cx
 from candax import data, losses
 from candax.models import Classifier
 from candax.recipes import common
-from candax.recipes.extreme.catalog import LossName, SamplerName
+from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.extreme.problem import faster_full_softmax
 from candax.recipes.extreme.setting import QUICK, Setting
 from candax.training import Checkpoints, evaluate_dataset, fit
