@@ -134,7 +134,7 @@ def grouped(
 
     facts = Facts(
         covers_all=False,
-        draw_independent=alone.facts.draw_independent,
+        draw_independent=isinstance(sampler, Retriever) or sampler.facts.draw_independent,
         with_replacement=False,
         exact=True,
         law_over="draw",

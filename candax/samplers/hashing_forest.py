@@ -27,9 +27,23 @@ def forest_index(
     scale: float = 1.0,
     near: Near = "vector",
 ) -> Retriever:
-    """The retriever of ``hashing_forest``, where its arguments are explained; its state is a ``ForestState``.
+    """The index of ``hashing_forest`` by itself: the best classes of an embedding's leaves in random trees.
 
-    With ``order="votes"`` the scores of a search are votes. Raises ValueError for numbers out of range.
+    The arguments are those of ``hashing_forest``. With ``order="votes"`` the scores of a search are votes, not logits.
+
+    Returns:
+        A ``Retriever``; its state is a ``ForestState``, which changes at refreshes only.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> import jax, candax as cx
+        >>> classes = cx.Classes(jax.random.normal(jax.random.key(0), (64, 4)))
+        >>> index = cx.samplers.forest_index(num_trees=3, leaf_size=16)
+        >>> state = index.build(jax.random.key(1), classes)
+        >>> jax.jit(index.find, static_argnums=3)(state, classes.vectors[:2], classes, 5)[1].shape
+        (2, 5)
     """
     check_positive("num_kept", num_kept)
     if order not in ("score", "votes"):

@@ -84,11 +84,23 @@ def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int
 
     Args:
         num_neighbours: of each label.
-        from_graph: as in ``knn_label``, as for ``block_size``.
+        from_graph: keep a graph of neighbours, which changes at refreshes only, or look for them in every search.
         block_size: the most classes scored at a time.
 
     Returns:
-        A ``Retriever``; without labels it finds nothing.
+        A ``Retriever``; a search without labels finds nothing.
+
+    Raises:
+        ValueError: if a number is not positive.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> vectors = jnp.array([[1.0, 0.0], [5.0, 0.5], [0.0, 1.0], [-1.0, 0.0]])
+        >>> query = cx.Query(jnp.ones((1, 2)), jnp.array([[0]]), cx.Classes(vectors))
+        >>> index = cx.samplers.label_index(1)
+        >>> state = index.build(jax.random.key(0), query.classes)
+        >>> [found.tolist() for found in index.search(state, query, 3)]
+        [[[5.5, 1.0, -inf]], [[1, 0, 0]]]
     """
     check_positive("num_neighbours", num_neighbours)
     check_positive("block_size", block_size)

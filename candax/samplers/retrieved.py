@@ -30,7 +30,8 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
     0, so nothing corrects for them and a loss sees a biased normalizer.
 
     The candidate set stands for the k best *and* the labels (a head scores true classes separately and marks hits), so
-    ``log_expected_count`` is 0 for both and -inf for every other class.
+    ``log_expected_count`` is 0 for both and -inf for every other class. So it is no part of a ``mixture``, which
+    adds counts: put it before a tail, ``with_tail``.
 
     Args:
         retriever: finds them: ``exact_index``, ``ivf_index``, ``lsh_index``, ``forest_index``, ``label_index``, or one
@@ -72,6 +73,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
         del query
         return retriever.follow(state, key, row_ids, rows)
 
-    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False)
+    # Labels have count 1 though no search need return them: a mixture, which adds counts, would be wrong there.
+    facts = Facts(covers_all=False, draw_independent=False, with_replacement=False)
     follows = no_update if retriever.follow is no_follow else update
     return Sampler(retriever.build, sample, log_expected_count, follows, retriever.refresh, schedule, facts)

@@ -11,7 +11,9 @@ from candax.samplers.retrieved import retrieved
 
 @divisible()
 def exact_index(*, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
-    """The retriever of ``top_k``: no index at all, every search scores all classes, ``block_size`` at a time.
+    """No index at all, the retriever of ``top_k``: every search scores all classes, ``block_size`` at a time.
+
+    Raises ValueError if ``block_size`` is not positive.
 
     Example:
         >>> import jax, jax.numpy as jnp, candax as cx

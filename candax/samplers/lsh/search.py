@@ -31,7 +31,24 @@ def lsh_index(
     update_every: int | None = 1,
     pending_rows: int = 1 << 15,
 ) -> Retriever:
-    """The retriever of ``lsh_top_k``, where its arguments are explained; its state is an ``LSHState``."""
+    """The index of ``lsh_top_k`` by itself: the best classes that share a bucket with the query.
+
+    The arguments are those of ``lsh_top_k``. With ``query="label"`` a search without labels finds nothing.
+
+    Returns:
+        A ``Retriever``; its state is an ``LSHState``.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> import jax, candax as cx
+        >>> classes = cx.Classes(jax.random.normal(jax.random.key(0), (64, 4)))
+        >>> index = cx.samplers.lsh_index(hash=cx.samplers.simhash(), num_tables=4, num_hashes=2)
+        >>> state = index.build(jax.random.key(1), classes)
+        >>> jax.jit(index.find, static_argnums=3)(state, classes.vectors[:2], classes, 5)[1].shape
+        (2, 5)
+    """
     family = dwta() if hash is None else hash
     sizes = (num_hashes, num_tables, num_buckets, capacity)
     index = Index(query, family, *sizes, eviction, update_every, near, pending_rows)
