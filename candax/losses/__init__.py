@@ -4,7 +4,7 @@
 ``over_all_classes`` makes the reference of any other loss. Margins map ``SampledLogits`` of cosines to scaled logits.
 """
 
-from candax.losses.contrastive import blackout, gbce, nce, negative_sampling
+from candax.losses.contrastive import blackout, gbce, nce, negative_sampling, one_vs_all
 from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, over_all_classes
 from candax.losses.importance import importance_sampling
@@ -27,6 +27,7 @@ __all__ = [
     "importance_sampling",
     "nce",
     "negative_sampling",
+    "one_vs_all",
     "over_all_classes",
     "ranking",
     "sampled_softmax",

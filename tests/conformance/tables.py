@@ -302,6 +302,7 @@ LOSSES: dict[str, LossCase] = {
         likelihood=False,
     ),
     "gbce": LossCase(losses.gbce, likelihood=False),
+    "one_vs_all": LossCase(losses.one_vs_all, likelihood=False),
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),

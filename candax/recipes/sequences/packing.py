@@ -54,6 +54,30 @@ def pack(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
     return Packed(rows, places)
 
 
+def pack_tightly(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
+    """As ``pack``, in any order: the largest first, each where the least room is left.
+
+    Example:
+        >>> pack_tightly(np.array([3, 2, 4, 1, 2]), 6).rows.tolist()
+        [1, 0, 0, 1, 1]
+    """
+    rows, places = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
+    # Rows by the room that is left in them.
+    with_room: list[list[int]] = [[] for _ in range(length + 1)]
+    number = 0
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[index])
+        room = next((room for room in range(size, length + 1) if with_room[room]), None)
+        if room is None:
+            row, room = number, length
+            number += 1
+        else:
+            row = with_room[room].pop()
+        rows[index], places[index] = row, length - room
+        with_room[room - size].append(row)
+    return Packed(rows, places)
+
+
 def fill(
     sequences: Sequences,
     starts: Int64[np.ndarray, "n"],
@@ -62,16 +86,10 @@ def fill(
     num_rows: int,
     length: int,
 ) -> PackedBatch:
-    """The items from each start to before its end in their places; labels are the items one further.
-
-    Sequences of rows from ``num_rows`` on are left out.
-    """
-    kept = packed.rows < num_rows
-    starts, ends = starts[kept], ends[kept]
+    """The items from each start to before its end in their places; labels are the items one further."""
     sizes = ends - starts
-    to = ranges(
-        packed.rows[kept] * length + packed.places[kept], packed.rows[kept] * length + packed.places[kept] + sizes
-    )
+    first = packed.rows * length + packed.places
+    to = ranges(first, first + sizes)
     places = ranges(starts, ends)
     parts = np.full((3, num_rows * length), -1, np.int32)
     parts[0, to] = sequences.items[places]
@@ -104,7 +122,7 @@ class PackedBatches:
         if not len(self._ends):
             raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
         self._epoch: tuple[int, PackedBatch] | None = None
-        rows = int(pack((self._ends - self._starts)[self._order(0)], length).rows[-1]) + 1
+        rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
         self.batches_per_epoch = -(-rows // num_rows)
 
     def __getitem__(self, position: tuple[int, int]) -> PackedBatch:
@@ -113,10 +131,10 @@ class PackedBatches:
         if self._epoch is None or self._epoch[0] != epoch:
             order = self._order(epoch)
             starts, ends = self._starts[order], self._ends[order]
-            # Orders differ by a row or two; what is beyond the last batch is left out in this epoch.
+            # Of any order as many rows: sizes alone decide.
             rows = self.batches_per_epoch * self.num_rows
-            filled = fill(self.sequences, starts, ends, pack(ends - starts, self.length), rows, self.length)
-            # Rows are dealt anew: the last ones may be empty, and no batch should have all of those.
+            filled = fill(self.sequences, starts, ends, pack_tightly(ends - starts, self.length), rows, self.length)
+            # Long sequences come first: rows are dealt anew.
             mixed = np.random.default_rng((self.seed, epoch, 1)).permutation(rows)
             self._epoch = epoch, PackedBatch(*(part[mixed] for part in filled))
         part_of_batch = slice(index * self.num_rows, (index + 1) * self.num_rows)
