@@ -82,6 +82,9 @@ class Classes:
                 f"expected class vectors of shape [num_classes, dim] and one bias per class, got {list(shape)} and "
                 f"{list(of_biases)}."
             )
+        of_counts = getattr(self.counts, "shape", shape[:1])
+        if of_counts != shape[:1]:
+            raise ValueError(f"expected counts of shape [{shape[0]}], one per class, got {list(of_counts)}.")
         if self.num_valid is None:
             object.__setattr__(self, "num_valid", jnp.int32(self.vectors.shape[0]))
 

@@ -114,3 +114,8 @@ def test_small_functions() -> None:
     state, classes = {"any": jnp.ones(3)}, make_classes()
     query = cx.Query(jnp.ones((1, 2)), jnp.array([[3]]), classes)
     assert no_update(state, jax.random.key(0), query, jnp.array([3]), jnp.ones((1, 2))) is state
+
+
+def test_counts_that_do_not_belong_to_the_classes_are_refused():
+    with pytest.raises(ValueError, match=r"expected counts of shape \[5\], one per class, got \[3\]"):
+        cx.Classes(jnp.zeros((5, 2)), None, jnp.ones(3))

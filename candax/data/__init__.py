@@ -102,6 +102,6 @@ def load(name_or_folder: str | os.PathLike[str]) -> Dataset:
         return xml_repository(name)
     raise ValueError(
         f"no data set {name!r}: expected 'python-stdlib' or a folder with a training and a test file in the text "
-        "format of the Extreme Classification Repository (train.txt and test.txt, plain or .gz, .bz2, .xz); "
+        "format of the Extreme Classification Repository (train.txt and test.txt, plain or .gz, .bz2, .xz, .zst); "
         "there is no folder of this name"
     )

@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt64
 from scipy.sparse import csr_array
 
+from candax.data.epochs import EpochBatches, random_bits
 from candax.data.examples import Examples
 from candax.data.flat import FlatBatch, count_slots, flatten, widest
-from candax.data.positions import check_position
 
 _DEFAULT_SHARE = 0.995
 _DEFAULT_STEP = 8
 _MAX_DEFAULT_FEATURES = 256
 _MAX_DEFAULT_LABELS = 16
-# Branches of the seed's random streams.
-_ORDER, _LABELS = 0, 1
+# A branch of the seed's random streams; 0 is the order's.
+_LABELS = 1
 
 
 class Batch(NamedTuple):
@@ -35,14 +35,16 @@ class Batch(NamedTuple):
     labels: Int32[np.ndarray, "B T"]
 
 
-class Batches:
+class Batches(EpochBatches[Batch | FlatBatch]):
     """The training batches of all epochs: ``batches[epoch, index]``.
 
     An epoch visits the examples in an order of its own and leaves out the last ``N mod batch_size`` of it, so that all
     batches have one shape. Of an example with more than ``max_features`` features, those of largest absolute value
     are kept (of equals, those with lower ids). Of an example with more than ``max_labels`` labels, a uniformly random
     subset of ``max_labels`` is kept, another one each time: the mean over the kept labels of anything has the mean
-    over all labels as its expectation.
+    over all labels as its expectation. A true class that is left out is unknown to the loss: if a sampler proposes it,
+    it counts as a wrong one. ``truncated_labels`` says how many examples that concerns; with ``max_labels`` as large as
+    the longest list of labels it is none.
 
     Args:
         examples: What to take the batches from.
@@ -76,27 +78,16 @@ class Batches:
         max_labels: int | None = None,
         flat: bool = False,
     ) -> None:
-        self.batches_per_epoch = num_batches(examples, batch_size)
-        if self.batches_per_epoch == 0:
-            raise ValueError(
-                f"expected a batch_size of at most {len(examples)}, the number of examples; got {batch_size}: "
-                "the last, partial batch of an epoch is dropped, so there would be none"
-            )
-        if seed < 0:
-            raise ValueError(f"expected a seed of 0 or more; got {seed}")
+        super().__init__(len(examples), batch_size, seed, "examples")
         self.examples = examples
-        self.batch_size = batch_size
-        self.seed = seed
         self.max_features = _width("max_features", max_features, examples.features, _MAX_DEFAULT_FEATURES)
         self.max_labels = _width("max_labels", max_labels, examples.labels, _MAX_DEFAULT_LABELS)
         counts = np.minimum(np.diff(examples.features.indptr).astype(np.int64), self.max_features)
         self.num_slots = count_slots(counts, batch_size) if flat else None
-        self._last_order: tuple[int, np.ndarray] | None = None
 
-    def __getitem__(self, position: tuple[int, int]) -> Batch | FlatBatch:
-        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
-        rows = self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
+    def batch(self, epoch: int, index: int) -> Batch | FlatBatch:
+        """The batch at a position that exists."""
+        rows = self.rows(epoch, index)
 
         def at_random(positions: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
             return random_bits(self.seed, epoch, (_LABELS, index), len(positions))
@@ -107,14 +98,6 @@ class Batches:
         width = widest(counts, self.max_features, self.num_slots)
         return flatten(*_gather(self.examples, rows, width, self.max_labels, at_random), self.num_slots)
 
-    def order(self, epoch: int) -> Int64[np.ndarray, "N"]:
-        """The order in which an epoch visits the examples; the last one asked for is kept."""
-        if self._last_order is None or self._last_order[0] != epoch:
-            # Sorting raw bits, because NumPy fixes these for all its versions, but not its permutations.
-            bits = random_bits(self.seed, epoch, (_ORDER,), len(self.examples))
-            self._last_order = epoch, np.argsort(bits, kind="stable")
-        return self._last_order[1]
-
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, the data included, as JSON values: equal identities give equal batches."""
@@ -123,17 +106,15 @@ class Batches:
             for array in (matrix.indptr, matrix.indices, matrix.data):
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
-        return {
-            "num_examples": len(self.examples),
-            "num_features": self.examples.num_features,
-            "num_classes": self.examples.num_classes,
-            "examples_digest": digest.hexdigest(),
-            "batch_size": self.batch_size,
-            "batches_seed": self.seed,
-            "max_features": self.max_features,
-            "max_labels": self.max_labels,
-            "num_slots": self.num_slots,
-        }
+        return self.described(
+            num_examples=len(self.examples),
+            num_features=self.examples.num_features,
+            num_classes=self.examples.num_classes,
+            examples_digest=digest.hexdigest(),
+            max_features=self.max_features,
+            max_labels=self.max_labels,
+            num_slots=self.num_slots,
+        )
 
     @property
     def truncated_features(self) -> float:
@@ -272,10 +253,3 @@ def _width(name: str, asked: int | None, matrix: csr_array, most: int) -> int:
         return asked
     enough = np.quantile(np.diff(matrix.indptr), _DEFAULT_SHARE, method="inverted_cdf")
     return min(most, max(1, -(-int(enough) // _DEFAULT_STEP)) * _DEFAULT_STEP)
-
-
-def random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
-    """Raw bits of the stream ``branch`` of (seed, epoch), the same on any machine."""
-    # The branch is a spawn key, because (seed, epoch) and (seed, epoch, 0) would be one and the same stream.
-    sequence = np.random.SeedSequence((seed, epoch), spawn_key=branch)
-    return np.random.Philox(sequence).random_raw(size)

@@ -1,20 +1,17 @@
 """Data sets in binary, in the user's cache folder, so that they are parsed once only.
 
-One file a data set: a line of JSON (format, key, size and digest of what follows) and then NumPy's npz. A file is
-written beside its place and moved there when complete, so that a reader sees all of it or nothing; the digest is
-checked before anything is used. What does not match in any way is built again. Nothing is pickled.
+One file a data set, safetensors with a digest (``candax.files``), which is compared before anything is used. What does
+not match in any way is built again, with a warning. Of processes that want the same data set one builds it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
-import io
 import json
 import os
-import time
 import warnings
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,26 +20,22 @@ import platformdirs
 from scipy.sparse import csr_array
 
 from candax.data.examples import Dataset, Examples
-from candax.files import UNFINISHED, replacing
+from candax.files import WrongFileError, read_arrays, remove_abandoned, write_arrays
 
-FORMAT = "candax-dataset-1"
+FORMAT = "candax-dataset-2"
 CACHE_VARIABLE = "CANDAX_CACHE"
-_ABANDONED_SECONDS = 86_400.0
 
 
 T = TypeVar("T")
 
 
-class BrokenCacheError(ValueError):
-    """A cache file that is not, or no longer, what was written."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Form(Generic[T]):
-    """How something is written and read: as named arrays without objects in them."""
+    """How something is written and read: as named arrays without objects in them, left on disk if ``mapped``."""
 
     to_arrays: Callable[[T], Mapping[str, np.ndarray]]
     from_arrays: Callable[[Mapping[str, np.ndarray]], T]
+    mapped: bool = False
 
 
 def cache_folder() -> Path:
@@ -99,25 +92,19 @@ def cached_as(form: Form[T], name: str, identity: str, key: Mapping[str, object]
         [0, 1, 2]
     """
     digest = hashlib.blake2b(f"{name}\0{identity}".encode(), digest_size=8).hexdigest()
-    path = cache_folder() / f"{name}-{digest}.candax"
-    try:
-        found = read(path, key, form)
-    except BrokenCacheError as error:
-        warnings.warn(f"the cached data set {path} is broken ({error}); it is built again", stacklevel=2)
-        found = None
-    except OSError as error:
-        _warn_once(f"the cached data set {path} cannot be read ({error}); going on without it")
-        found = None
+    path = cache_folder() / f"{name}-{digest}.safetensors"
+    found = _found(path, key, form)
     if found is not None:
         return found
-    dataset = build()
-    try:
-        write(path, key, dataset, form)
-    except OSError as error:
-        _warn_once(
-            f"the cache folder {path.parent} cannot be written ({error}); going on without a cache, so the data set is "
-            f"built again each time. Set {CACHE_VARIABLE} to a folder that can be written."
-        )
+    with _alone(path):
+        found = _found(path, key, form)  # another process may have built it meanwhile
+        if found is not None:
+            return found
+        dataset = build()
+        try:
+            write(path, key, dataset, form)
+        except OSError as error:
+            _warn_unwritable(path, error)
     return dataset
 
 
@@ -133,25 +120,15 @@ def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -
         What was written, or None if there is no such file or its key is another one.
 
     Raises:
-        BrokenCacheError: If the file is not what was written.
+        WrongFileError: If the file is not what was written.
         OSError: If the file cannot be read.
     """
+    form = form or DATASET
     try:
-        with path.open("rb") as file:
-            # A manifest is short; a broken file may be one endless line.
-            manifest = _manifest(file.readline(1 << 20))
-            if manifest.get("key") != _plain(key):
-                return None
-            payload = file.read()
+        found, arrays = read_arrays(path, FORMAT, form.mapped)
+        return form.from_arrays(arrays) if found == json.loads(json.dumps(key)) else None
     except FileNotFoundError:
         return None
-    if len(payload) != manifest.get("bytes") or _digest(payload) != manifest.get("digest"):
-        raise BrokenCacheError("its checksum does not match")
-    try:
-        with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
-            return (form or DATASET).from_arrays({name: arrays[name] for name in arrays.files})
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise BrokenCacheError(str(error)) from error
 
 
 def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] | None = None) -> None:
@@ -161,42 +138,46 @@ def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] |
         OSError: If the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path.parent)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in (form or DATASET).to_arrays(dataset).items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    payload = buffer.getbuffer()
-    manifest = {"format": FORMAT, "key": _plain(key), "bytes": len(payload), "digest": _digest(payload)}
-    with replacing(path) as file:
-        file.write(json.dumps(manifest, sort_keys=True).encode() + b"\n")
-        file.write(payload)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    remove_abandoned(path.parent)
+    write_arrays(path, FORMAT, key, (form or DATASET).to_arrays(dataset))
 
 
-def _manifest(line: bytes) -> dict[str, object]:
+def _found(path: Path, key: Mapping[str, object], form: Form[T]) -> T | None:
     try:
-        manifest = json.loads(line)
-    except ValueError as error:
-        raise BrokenCacheError("its first line is no manifest") from error
-    if not line.endswith(b"\n") or not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise BrokenCacheError("its first line is no manifest of this format")
-    return manifest
+        return read(path, key, form)
+    except WrongFileError as error:
+        warnings.warn(f"a cached data set is broken and is built again: {error}", stacklevel=4)
+    except OSError as error:
+        _warn_once(f"the cached data set {path} cannot be read ({error}); going on without it")
+    return None
 
 
-def _plain(key: Mapping[str, object]) -> object:
-    """The key as JSON gives it back (lists for tuples)."""
-    return json.loads(json.dumps(key, sort_keys=True))
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While the block runs no other process is in such a block for the same file; without a lock where none can be."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            warnings.warn(f"another process builds {path}: waiting until it is there", stacklevel=5)
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        _warn_unwritable(path, error)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def _digest(payload: bytes | memoryview) -> str:
-    return hashlib.blake2b(payload, digest_size=32).hexdigest()
+def _warn_unwritable(path: Path, error: Exception) -> None:
+    _warn_once(
+        f"the cache file {path} cannot be written ({error}); going on without a cache, so it is built again each time. "
+        f"Set {CACHE_VARIABLE} to a folder that can be written and has space."
+    )
 
 
 def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -229,16 +210,6 @@ def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
 
 # Looked up when called, not here.
 DATASET: Form[Dataset] = Form(lambda dataset: _to_arrays(dataset), lambda arrays: _from_arrays(arrays))
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Removes what killed processes left behind; whatever is younger may still be in the making."""
-    for path in folder.glob(f"*{UNFINISHED}"):
-        try:
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                path.unlink()
-        except FileNotFoundError:  # another process was faster
-            continue
 
 
 @functools.cache

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
-from candax.data.batches import random_bits
-from candax.data.positions import check_position
+from candax.data.epochs import EpochBatches, shuffled
 
 END = "</s>"
+# A branch of the seed's random streams; 0 is the order's.
+_VISITS = 1
 # Lengths that batches are padded to: a compilation each, and on average a quarter of the places empty.
 LENGTHS = (8, 16, 24, 36, 52, 71)
 
@@ -113,7 +114,7 @@ class SentenceBatch(NamedTuple):
     labels: Int32[np.ndarray, "BL 1"]
 
 
-class SentenceBatches:
+class SentenceBatches(EpochBatches[SentenceBatch]):
     """The training batches of all epochs: ``batches[epoch, index]``.
 
     An epoch takes the sentences in an order of its own, leaves out the last ``N mod batch_size`` of it, puts sentences
@@ -134,30 +135,21 @@ class SentenceBatches:
     """
 
     def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
-        if not 1 <= batch_size <= len(corpus):
-            raise ValueError(
-                f"expected a batch_size from 1 to {len(corpus)}, the number of sentences; got {batch_size}: the last, "
-                "partial batch of an epoch is dropped, so there would be none"
-            )
-        if seed < 0:
-            raise ValueError(f"expected a seed of 0 or more; got {seed}")
-        self.corpus, self.batch_size, self.seed = corpus, batch_size, seed
-        self.batches_per_epoch = len(corpus) // batch_size
-        self._last_order: tuple[int, np.ndarray] | None = None
+        super().__init__(len(corpus), batch_size, seed, "sentences")
+        self.corpus = corpus
+        self._last_batches: tuple[int, np.ndarray] | None = None
 
-    def __getitem__(self, position: tuple[int, int]) -> SentenceBatch:
-        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
-        if self._last_order is None or self._last_order[0] != epoch:
-            self._last_order = epoch, self._order(epoch)
-        return sentence_batch(self.corpus, self._last_order[1][index])
+    def batch(self, epoch: int, index: int) -> SentenceBatch:
+        """The batch at a position that exists."""
+        if self._last_batches is None or self._last_order[0] != epoch:
+            self._last_batches = epoch, self._order(epoch)
+        return sentence_batch(self.corpus, self._last_batches[1][index])
 
     def _order(self, epoch: int) -> Int64[np.ndarray, "batches batch_size"]:
         """The sentences of every batch of an epoch."""
-        shuffled = np.argsort(random_bits(self.seed, epoch, (0,), len(self.corpus)), kind="stable")
-        shuffled = shuffled[: self.batches_per_epoch * self.batch_size]
-        by_length = shuffled[np.argsort(_padded_length(self.corpus.lengths[shuffled]), kind="stable")]
-        visits = np.argsort(random_bits(self.seed, epoch, (1,), self.batches_per_epoch), kind="stable")
+        taken = self.order(epoch)[: self.batches_per_epoch * self.batch_size]
+        by_length = taken[np.argsort(_padded_length(self.corpus.lengths[taken]), kind="stable")]
+        visits = shuffled(self.seed, epoch, self.batches_per_epoch, (_VISITS,))
         return by_length.reshape(self.batches_per_epoch, self.batch_size)[visits]
 
     @functools.cached_property
@@ -166,13 +158,8 @@ class SentenceBatches:
         digest = hashlib.blake2b(digest_size=16)
         digest.update(self.corpus.ids.data)
         digest.update(self.corpus.offsets.data)
-        return {
-            "num_sentences": len(self.corpus),
-            "num_classes": self.corpus.num_classes,
-            "corpus_digest": digest.hexdigest(),
-            "batch_size": self.batch_size,
-            "batches_seed": self.seed,
-        }
+        sizes = {"num_sentences": len(self.corpus), "num_classes": self.corpus.num_classes}
+        return self.described(**sizes, corpus_digest=digest.hexdigest())
 
 
 def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, "B"]) -> SentenceBatch:

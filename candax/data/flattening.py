@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, Integer
 from scipy.sparse import csr_array
 
-from candax.data.batches import random_bits
+from candax.data.epochs import random_bits
 from candax.data.examples import Dataset, Examples
 
 # A branch of the seed's random streams; batches have 0 and 1.

@@ -126,7 +126,7 @@ def graph(
 ) -> Graph:
     r"""Reads a graph: a folder with ``train.tsv``, ``test.tsv`` and perhaps ``valid.tsv``, or one file to be split.
 
-    Lines are ``head<tab>relation<tab>tail``, text in UTF-8, plain or .gz, .bz2, .xz. A folder may hold one file
+    Lines are ``head<tab>relation<tab>tail``, text in UTF-8, plain or .gz, .bz2, .xz, .zst. A folder may hold one file
     ``triples.tsv`` instead, which is split as ``graph_of`` says.
 
     Args:

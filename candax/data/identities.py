@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Integer, UInt64
 
-from candax.data.positions import check_position
+from candax.data.epochs import EpochBatches
 
 # Streams of the seed: what is drawn from one says nothing of another.
-_IDENTITY, _SAMPLE, _MAP, _ORDER = range(4)
+_IDENTITY, _SAMPLE, _MAP = range(3)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = 4
 _ROWS = 32
 
 
@@ -141,7 +140,7 @@ class Identities:
         )
 
 
-class IdentityBatches:
+class IdentityBatches(EpochBatches[IdentityBatch]):
     """Training batches of the first ``samples_per_class`` samples of identities 0 to num_classes - 1.
 
     ``batches[epoch, index]`` is a pure function of its arguments and the seed. An epoch visits every sample once, in
@@ -167,41 +166,24 @@ class IdentityBatches:
     def __init__(
         self, identities: Identities, *, num_classes: int, samples_per_class: int, batch_size: int, seed: int
     ) -> None:
-        for name, number in (
-            ("num_classes", num_classes),
-            ("samples_per_class", samples_per_class),
-            ("batch_size", batch_size),
-        ):
+        for name, number in (("num_classes", num_classes), ("samples_per_class", samples_per_class)):
             if number < 1:
                 raise ValueError(f"expected {name} of 1 or more; got {number}")
-        if seed < 0:
-            raise ValueError(f"expected a seed of 0 or more; got {seed}")
-        if batch_size > num_classes * samples_per_class:
-            raise ValueError(
-                f"expected a batch_size of at most {num_classes * samples_per_class}, the number of samples; got "
-                f"{batch_size}"
-            )
+        super().__init__(num_classes * samples_per_class, batch_size, seed, "samples")
         self.identities = identities
         self.num_classes = num_classes
         self.samples_per_class = samples_per_class
-        self.batch_size = batch_size
-        self.seed = seed
-        self.batches_per_epoch = num_classes * samples_per_class // batch_size
 
-    def __getitem__(self, position: tuple[int, int]) -> IdentityBatch:
-        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
-        places = np.arange(index * self.batch_size, (index + 1) * self.batch_size, dtype=np.uint64)
-        key = _key(self.seed, _ORDER, np.array([epoch]))
-        chosen = _permuted(places, self.num_classes * self.samples_per_class, key)
-        ids, samples = np.divmod(chosen.astype(np.int64), self.samples_per_class)
+    def batch(self, epoch: int, index: int) -> IdentityBatch:
+        """The batch at a position that exists."""
+        ids, samples = np.divmod(self.rows(epoch, index), self.samples_per_class)
         return IdentityBatch(self.identities.inputs(ids, samples), ids.astype(np.int32)[:, None])
 
     @property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values."""
-        own = {name: getattr(self, name) for name in ("num_classes", "samples_per_class", "batch_size", "seed")}
-        return {"identities": dataclasses.asdict(self.identities), **own}
+        sizes = {"num_classes": self.num_classes, "samples_per_class": self.samples_per_class}
+        return self.described(identities=dataclasses.asdict(self.identities), **sizes)
 
 
 def _mixed(state: UInt64[np.ndarray, "*n"]) -> UInt64[np.ndarray, "*n"]:
@@ -228,23 +210,3 @@ def _normal(key: UInt64[np.ndarray, "n"], number: int) -> Float32[np.ndarray, "n
     angle = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * np.pi * 2**-24)
     radius = np.sqrt(-2 * np.log(radius))
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)[:, :number]
-
-
-def _permuted(places: UInt64[np.ndarray, "n"], size: int, key: UInt64[np.ndarray, "1"]) -> UInt64[np.ndarray, "n"]:
-    """Where a permutation of 0 to size - 1 sends some places, without the others: a Feistel network.
-
-    Its domain is a power of 4; what leaves the range is sent on until it is back in it.
-    """
-    half = max(1, ((size - 1).bit_length() + 1) // 2)
-    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
-
-    def once(places: UInt64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
-        left, right = places >> shift, places & mask
-        for turn in range(_ROUNDS):
-            left, right = right, left ^ (_mixed(key + (right * np.uint64(_ROUNDS) + np.uint64(turn)) * _GOLDEN) & mask)
-        return left << shift | right
-
-    places = once(places)
-    while (outside := places >= size).any():
-        places[outside] = once(places[outside])
-    return places

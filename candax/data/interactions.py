@@ -74,7 +74,7 @@ def interactions(
     ``train.tsv`` and ``test.tsv`` (or .txt, or compressed): the test file continues the users of the training file.
 
     Args:
-        path: file or folder; text in UTF-8, plain or .gz, .bz2, .xz.
+        path: file or folder; text in UTF-8, plain or .gz, .bz2, .xz, .zst.
         min_count: items that occur less often are left out, and users left without an item.
         header: whether the first line names the columns.
         name: None: that of the file or folder.

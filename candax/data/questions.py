@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Int32
 
-from candax.data.batches import random_bits
+from candax.data.epochs import EpochBatches
 from candax.data.graphs import Graph, questions_of
-from candax.data.positions import check_position
 
 
 class QuestionBatch(NamedTuple):
@@ -27,7 +26,7 @@ class QuestionBatch(NamedTuple):
     labels: Int32[np.ndarray, "B 1"]
 
 
-class QuestionBatches:
+class QuestionBatches(EpochBatches[QuestionBatch]):
     """The training batches of all epochs, ``batches[epoch, index]``: every triple is asked in both directions.
 
     An epoch visits the questions in an order of its own and leaves out the last ones that fill no batch.
@@ -49,36 +48,19 @@ class QuestionBatches:
 
     def __init__(self, graph: Graph, batch_size: int, seed: int) -> None:
         self._questions = questions_of(graph.train, graph.num_relations)
-        if not 1 <= batch_size <= len(self._questions):
-            raise ValueError(
-                f"expected a batch_size from 1 to {len(self._questions)}, the number of questions; got {batch_size}: "
-                "the last, partial batch of an epoch is dropped, so there would be none"
-            )
-        if seed < 0:
-            raise ValueError(f"expected a seed of 0 or more; got {seed}")
-        self.graph, self.batch_size, self.seed = graph, batch_size, seed
-        self.batches_per_epoch = len(self._questions) // batch_size
-        self._last_order: tuple[int, Int64[np.ndarray, n]] | None = None
+        super().__init__(len(self._questions), batch_size, seed, "questions")
+        self.graph = graph
 
-    def __getitem__(self, position: tuple[int, int]) -> QuestionBatch:
-        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
-        if self._last_order is None or self._last_order[0] != epoch:
-            bits = random_bits(self.seed, epoch, (0,), len(self._questions))
-            self._last_order = epoch, np.argsort(bits, kind="stable")
-        rows = self._last_order[1][index * self.batch_size : (index + 1) * self.batch_size]
-        return _batch(self._questions[rows])
+    def batch(self, epoch: int, index: int) -> QuestionBatch:
+        """The batch at a position that exists."""
+        return _batch(self._questions[self.rows(epoch, index)])
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values: equal identities give equal batches."""
-        return {
-            "num_questions": len(self._questions),
-            "num_entities": self.graph.num_entities,
-            "questions_digest": hashlib.blake2b(np.ascontiguousarray(self._questions).data, digest_size=16).hexdigest(),
-            "batch_size": self.batch_size,
-            "batches_seed": self.seed,
-        }
+        digest = hashlib.blake2b(np.ascontiguousarray(self._questions).data, digest_size=16).hexdigest()
+        sizes = {"num_questions": len(self._questions), "num_entities": self.graph.num_entities}
+        return self.described(**sizes, questions_digest=digest)
 
 
 def questions_in_order(questions: Int32[np.ndarray, "N 3"], batch_size: int) -> Iterator[QuestionBatch]:

@@ -1,15 +1,11 @@
 """Lines of tab-separated text: fields with line numbers, and errors that name the line."""
 
-import bz2
-import gzip
-import lzma
 import os
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+from candax.data.streams import MODULES, text_lines
+
 _ENDINGS = (".tsv", ".txt", "")
 _SHOWN = 60
 
@@ -20,7 +16,7 @@ def read_rows(
     r"""The lines of a file, split at tabs.
 
     Args:
-        path: UTF-8 text, plain or .gz, .bz2, .xz. Empty lines are passed over.
+        path: UTF-8 text, plain or .gz, .bz2, .xz, .zst. Empty lines are passed over.
         columns: the numbers of columns that are right; all lines have the same.
         what: the columns' names, for errors.
         header: whether the first line is none of the rows.
@@ -43,7 +39,7 @@ def read_rows(
     """
     path = Path(path)
     width, found = None, False
-    for number, line in _lines(path):
+    for number, line in text_lines(path):
         if not line or (header and number == 1):
             continue
         fields = line.split("\t")
@@ -62,12 +58,12 @@ def read_rows(
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """The file of this name in a folder: .tsv, .txt or without an ending, plain or .gz, .bz2, .xz; None without one.
+    """The file of this name in a folder: .tsv, .txt or without an ending, plain or compressed; None without one.
 
     Raises:
         ValueError: if there are several.
     """
-    names = [folder / f"{stem}{ending}{packed}" for ending in _ENDINGS for packed in ("", *_OPEN)]
+    names = [folder / f"{stem}{ending}{packed}" for ending in _ENDINGS for packed in ("", *MODULES)]
     there = [path for path in names if path.is_file()]
     if len(there) > 1:
         raise ValueError(f"expected one file {stem} in {folder}, got {', '.join(path.name for path in there)}.")
@@ -82,22 +78,6 @@ def name_of(path: str | os.PathLike[str]) -> str:
         'shop'
     """
     return Path(path).resolve().name.split(".")[0] or "data"
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    open_file = _OPEN.get(path.suffix, open)
-    number = 0
-    try:
-        with open_file(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if "\0" in line:
-                    raise ValueError(f"{path}:{number}: expected text, got a line with a NUL byte: is it binary?")
-                yield number, line
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}:{number}: expected text in UTF-8, got {error.reason}: is it binary?") from error
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path}: expected a whole {path.suffix} file, which this is not: {error}.") from error
 
 
 def _show(line: str) -> str:

@@ -1,26 +1,20 @@
 """Sentences from text files and from the source of Python's standard library."""
 
-import bz2
-import contextlib
-import gzip
 import keyword
-import lzma
 import os
 import re
 import sysconfig
 import tokenize
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
 
 from sklearn.feature_extraction.text import CountVectorizer
 
 from candax.data.corpus import Corpus, corpus_of
 from candax.data.progress import progress_bar
 from candax.data.python_stdlib import library_files
+from candax.data.streams import text_lines
 
-_OPEN: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 # A full stop, question or exclamation mark before white space or the end; wikitext sets it apart by spaces.
 _SENTENCE_END = re.compile(r"[.!?]+(?=[\s\"')]|$)")
 
@@ -34,7 +28,7 @@ def text_corpus(
     or more letters and digits. What occurs rarely and sentences that are long are left out, see ``corpus_of``.
 
     Args:
-        paths: files in UTF-8, plain or .gz, .bz2, .xz.
+        paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst.
         min_count: words that occur less often are removed.
         max_length: words of the longest sentence kept.
         name: of the corpus; None: that of the first file.
@@ -119,22 +113,6 @@ def _paragraphs(path: Path) -> Iterator[list[str]]:
         yield paragraph
 
 
-@contextlib.contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
-    """Opens a text file, plain or .gz, .bz2, .xz.
-
-    Raises:
-        ValueError: if what is read within the block is no text in UTF-8, or not compressed as its name says.
-        OSError: if the file cannot be read.
-    """
-    try:
-        with _OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
-            yield file
-    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: expected text in UTF-8, plain or .gz, .bz2, .xz; {error}.") from error
-
-
 def _lines(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
-        with open_text(path) as file:
-            yield from file
+        yield from (line for _, line in text_lines(path))

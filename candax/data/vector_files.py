@@ -7,6 +7,7 @@ and the words as a JSON list in the metadata.
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Float
 
-from candax.files import replacing
+from candax.data.streams import decode, most_bytes, read_lines
+from candax.files import WrongFileError, replacing
 
 _TEXT = (".txt", ".vec")
-_MOST_NUMBERS = 1 << 40
+_FORMAT = "candax-word-vectors-1"
 _LONGEST_WORD = 1 << 16
 
 
@@ -48,7 +50,7 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = np.ascontiguousarray(vectors, "<f4")
     if path.suffix == ".safetensors":
-        about = {"format": "candax-word-vectors-1", "words": json.dumps(list(words))}
+        about = {"format": _FORMAT, "words": json.dumps(list(words))}
         with replacing(path) as file:
             file.write(safetensors.numpy.save({"vectors": rows}, about))
         return
@@ -75,7 +77,8 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarra
         The words, and their vectors in float32.
 
     Raises:
-        ValueError: if the file does not hold what its ending says.
+        WrongFileError: if the file does not hold what its ending says, a word twice, or a number that is not finite;
+            with file and line number where it is text.
         OSError: if it cannot be read.
     """
     path = Path(path)
@@ -86,55 +89,82 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarra
             words, vectors = _read_safetensors(path)
         else:
             words, vectors = _read_binary(path) if path.suffix == ".bin" else _read_text(path)
+    except WrongFileError:
+        raise
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise ValueError(
+        raise WrongFileError(
             f"{path}: expected word vectors in word2vec's text (.txt) or binary (.bin) format or as .safetensors; "
             f"{error}."
         ) from error
+    first: dict[str, int] = {}
+    for number, word in enumerate(words):
+        if (before := first.setdefault(word, number)) != number:
+            what = f"the word {word!r}, which {_place(path, before)} has already"
+        elif not np.isfinite(vectors[number]).all():
+            what = f"a vector of {word!r} with nan or infinity"
+        else:
+            continue
+        raise WrongFileError(
+            f"{_place(path, number)}: expected distinct words with finite vectors, got {what}. Remove one."
+        )
     return tuple(words), vectors
+
+
+def _place(path: Path, number: int) -> str:
+    """Where a word is: its line in a text, else which one it is."""
+    in_text = path.suffix not in (".bin", ".safetensors")
+    return f"{path}:{number + 2}" if in_text else f"{path}: word {number + 1}"
 
 
 def _read_safetensors(path: Path) -> tuple[list[str], np.ndarray]:
     path.open("rb").close()  # what cannot be opened is an OSError here as for any other file
     with safetensors.safe_open(path, framework="numpy") as file:
-        words = json.loads((file.metadata() or {})["words"])
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"it is of another kind: its arrays are {list(file.keys())[:8]}")
+        words = json.loads(metadata["words"])
         vectors = file.get_tensor("vectors")
     if vectors.ndim != 2 or len(vectors) != len(words):
         raise ValueError(f"its {len(words)} words do not go with vectors of shape {vectors.shape}")
     return words, vectors.astype(np.float32)
 
 
-def _header(line: bytes) -> tuple[int, int]:
+def _header(path: Path, line: bytes) -> tuple[int, int]:
     parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+    if len(parts) != 2 or not all(re.fullmatch(rb"[0-9]{1,18}", part) for part in parts):
         raise ValueError(f"its first line is {line[:40]!r} and not two numbers, of words and of coordinates")
     number, dim = (int(part) for part in parts)
-    if dim < 1 or number * dim > _MOST_NUMBERS:
-        raise ValueError(f"its first line promises {number} words of {dim} coordinates")
+    # A coordinate takes two bytes at least.
+    if dim < 1 or 2 * number * dim > most_bytes(path):
+        raise ValueError(f"its first line promises {number} words of {dim} coordinates, more than it can hold")
     return number, dim
 
 
 def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
+    lines = read_lines(path)
+    number, dim = _header(path, next(lines, (1, b""))[1])
     words: list[str] = []
-    rows: list[np.ndarray] = []
-    with path.open("rb") as file:
-        number, dim = _header(file.readline(200))
-        for line in file:
-            word, *numbers = line.rstrip().split(b" ")
-            if len(numbers) != dim:
-                raise ValueError(f"line {len(words) + 2} has {len(numbers)} numbers and not {dim}")
-            words.append(word.decode())
-            rows.append(np.array(numbers, np.bytes_).astype(np.float32))
+    vectors = np.zeros((number, dim), np.float32)
+    for at, line in lines:
+        word, *numbers = line.rstrip().split(b" ")
+        if len(numbers) != dim or len(words) == number:
+            expected = f"a word and {dim} numbers" if len(words) < number else f"{number} words, by the first line"
+            raise WrongFileError(f"{path}:{at}: expected {expected}, got {len(numbers)} numbers behind {word[:40]!r}.")
+        try:
+            vectors[len(words)] = np.array(numbers, np.bytes_).astype(np.float32)
+        except ValueError as error:
+            raise WrongFileError(f"{path}:{at}: expected a word and {dim} numbers; {error}.") from error
+        words.append(decode(path, at, word))
     if len(words) != number:
         raise ValueError(f"it ends after {len(words)} of {number} words")
-    return words, np.stack(rows) if rows else np.zeros((0, dim), np.float32)
+    return words, vectors
 
 
 def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
     words: list[str] = []
-    rows: list[np.ndarray] = []
     with path.open("rb") as file:
-        number, dim = _header(file.readline(200))
+        number, dim = _header(path, file.readline(200))
+        vectors = np.zeros((number, dim), np.float32)
         for _ in range(number):
             letters = bytearray()
             while (letter := file.read(1)) != b" ":
@@ -144,7 +174,7 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
             row = file.read(4 * dim)
             if len(row) != 4 * dim:
                 raise ValueError(f"it ends after {len(words)} of {number} words")
+            vectors[len(words)] = np.frombuffer(row, "<f4")
             # Some writers end a vector with a line feed, some do not.
             words.append(bytes(letters).lstrip(b"\n").decode())
-            rows.append(np.frombuffer(row, "<f4"))
-    return words, np.stack(rows).astype(np.float32) if rows else np.zeros((0, dim), np.float32)
+    return words, vectors

@@ -6,13 +6,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32, Int64
 
-from candax.data.batches import random_bits
-from candax.data.positions import check_position
+from candax.data.epochs import ORDER, EpochBatches, check_seed, random_bits, shuffled
 from candax.data.words import Words
 
 Direction: TypeAlias = Literal["skipgram", "cbow"]
 # Branches of the seed's random streams.
-_SHARDS, _KEEP, _WINDOWS, _RUNS = 0, 1, 2, 3
+_SHARDS, _KEEP, _WINDOWS, _RUNS = ORDER, 1, 2, 3
 # Batches made at a time.
 _GROUP = 16
 
@@ -44,7 +43,7 @@ class CBOWBatch(NamedTuple):
     labels: Int32[np.ndarray, "B 1"]
 
 
-class WindowBatches:
+class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
     """The training batches of all epochs over a text: ``batches[epoch, index]``.
 
     Frequent words are dropped at random: of a word that makes up the share f of the text each occurrence is kept with
@@ -97,12 +96,14 @@ class WindowBatches:
                 "expected window >= 1, run_length >= 2 and a batch_size that is a multiple of run_length, got "
                 f"{window}, {run_length} and {batch_size}."
             )
-        if seed < 0 or not 0 <= subsample < float("inf") or shard_size < 1:
-            raise ValueError(f"expected seed, subsample >= 0 and shard_size >= 1: {seed}, {subsample}, {shard_size}.")
+        check_seed(seed)
+        if not 0 <= subsample < float("inf") or shard_size < 1:
+            raise ValueError(f"expected subsample >= 0 and shard_size >= 1: {subsample}, {shard_size}.")
         if direction not in ("skipgram", "cbow"):
             raise ValueError(f"expected the direction 'skipgram' or 'cbow', got {direction!r}.")
         self.text, self.batch_size, self.seed, self.direction = text, batch_size, seed, direction
         self.window, self.subsample, self.run_length, self.shard_size = window, subsample, run_length, shard_size
+        # Batches are numbered shard by shard, so nothing but positions is the base's.
         self._batches_of_shard = self._count_batches()
         self.batches_per_epoch = int(self._batches_of_shard.sum())
         if self.batches_per_epoch == 0:
@@ -110,18 +111,16 @@ class WindowBatches:
                 f"{text.name}: expected a text of which {batch_size} words, one batch, are left after frequent ones "
                 f"are dropped; it has {text.total} words. Give more text, or a smaller batch_size."
             )
-        self._last_order: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._last_shards: tuple[int, np.ndarray, np.ndarray] | None = None
         self._last_group: tuple[tuple[int, int, int], list[tuple[np.ndarray, ...]]] | None = None
         self._last: tuple[tuple[int, int], np.ndarray, np.ndarray] | None = None
 
-    def __getitem__(self, position: tuple[int, int]) -> SkipGramBatch | CBOWBatch:
-        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
-        if self._last_order is None or self._last_order[0] != epoch:
-            bits = random_bits(self.seed, epoch, (_SHARDS,), len(self._batches_of_shard))
-            order = np.argsort(bits, kind="stable")
-            self._last_order = epoch, order, np.cumsum(self._batches_of_shard[order])
-        _, order, ends = self._last_order
+    def batch(self, epoch: int, index: int) -> SkipGramBatch | CBOWBatch:
+        """The batch at a position that exists."""
+        if self._last_shards is None or self._last_order[0] != epoch:
+            order = shuffled(self.seed, epoch, len(self._batches_of_shard), (_SHARDS,))
+            self._last_shards = epoch, order, np.cumsum(self._batches_of_shard[order])
+        _, order, ends = self._last_shards
         nth = int(np.searchsorted(ends, index, side="right"))
         shard = int(order[nth])
         within = index - int(ends[nth] - self._batches_of_shard[shard])

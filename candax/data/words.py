@@ -1,27 +1,27 @@
 """Texts of any length as word ids in a memory-mapped file: read once, counted and pruned on the way, then cached."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
 import re
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from candax.data.cache import cache_folder
+from candax.data.cache import CACHE_VARIABLE, Form, cache_folder, cached_as
 from candax.data.progress import progress_bar
-from candax.data.text import open_text, python_sentences
-from candax.files import replacing
+from candax.data.streams import LONGEST_LINE, MODULES, open_text
+from candax.data.text import python_sentences
 
 # Letters, digits and underscores; an apostrophe only within a word.
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-_FORMAT = "candax-words-1"
 _CHARACTERS = 1 << 20
 _TOKENS = 1 << 20
 _GONE = -2
@@ -145,7 +145,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
     ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes a word).
 
     Args:
-        paths: files in UTF-8, plain or .gz, .bz2, .xz; none: the standard library.
+        paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst; none: the standard library.
         min_count: words that occur less often are left out.
         keep_case: whether capitals differ from small letters in files; in the standard library they always do.
 
@@ -165,42 +165,48 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         >>> text.words, text.ids.tolist()
         (('cat', 'the', 'sat'), [1, 0, 2, 1, 0, -1])
     """
-    files = [Path(path).absolute() for path in paths]
-    about = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    if not files:
-        about = [(sysconfig.get_paths()["stdlib"], 0, 0)]
+    files = [Path(path).resolve() for path in paths]
     name = files[0].name.split(".")[0] if files else "python-stdlib"
-    key = json.dumps([_FORMAT, about, min_count, keep_case])
-    place = cache_folder() / f"{name}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.words"
-    found = _cached(name, place, key)
-    if found is not None:
-        return found
-    sentences = _sentences(files, keep_case) if files else python_sentences()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(place) as file:
-        words = words_of(name, sentences, min_count=min_count, file=file)
-        about_ids = {"key": key, "words": words.words, "counts": words.counts.tolist(), "digest": words.digest}
-        text = json.dumps({**about_ids, "length": len(words.ids)}).encode()
-        # Behind the ids, with its own length as the last eight bytes.
-        file.seek(0, os.SEEK_END)
-        file.write(text + len(text).to_bytes(8, "little"))
-    return words
+    key = {
+        "words": 2,
+        "files": [(path.stat().st_size, path.stat().st_mtime_ns) for path in files],
+        "min_count": min_count,
+        "keep_case": keep_case,
+    }
+    identity = json.dumps([*map(str, files), min_count, keep_case] if files else sysconfig.get_paths()["stdlib"])
+
+    def build() -> Words:
+        try:
+            file: IO[bytes] = tempfile.TemporaryFile(dir=cache_folder())  # noqa: SIM115  # it lives as long as its ids
+        except OSError:
+            file = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            sentences = _sentences(files, keep_case) if files else python_sentences()
+            return words_of(name, sentences, min_count=min_count, file=file)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise OSError(
+                error.errno,
+                f"no space for the word ids of {name}, 4 bytes a word, of which {file.tell()} bytes were written. Free "
+                f"space, or set {CACHE_VARIABLE} to a folder that has it",
+                str(cache_folder()),
+            ) from error
+
+    return cached_as(_FORM, f"words-{name}", identity, key, build)
 
 
-def _cached(name: str, place: Path, key: str) -> Words | None:
-    """What a cache file holds, None where there is none or it is not whole."""
-    try:
-        with place.open("rb") as file:
-            size = file.seek(-8, os.SEEK_END)
-            size_of_text = int.from_bytes(file.read(8), "little")
-            file.seek(max(0, size - size_of_text))
-            found: dict[str, Any] = json.loads(file.read(min(size_of_text, size)))
-        if found["key"] != key or found["length"] * 4 != size - size_of_text:
-            return None
-        ids = np.memmap(place, np.int32, "r", shape=(found["length"],))
-        return Words(name, tuple(found["words"]), np.asarray(found["counts"], np.int64), ids, found["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _to_arrays(text: Words) -> dict[str, np.ndarray]:
+    about = json.dumps([text.name, text.digest, text.words]).encode()
+    return {"about": np.frombuffer(about, np.uint8), "counts": text.counts, "ids": text.ids}
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Words:
+    name, digest, words = json.loads(arrays["about"].tobytes())
+    return Words(name, tuple(words), np.array(arrays["counts"]), arrays["ids"], digest)
+
+
+_FORM: Form[Words] = Form(_to_arrays, _from_arrays, mapped=True)
 
 
 def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
@@ -210,7 +216,7 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
     with progress_bar("reading the text", max(1, total)) as done:
         for path in paths:
             # Of a compressed file there is no telling how much of it a number of characters is: about a third.
-            share = 1.0 if path.suffix not in (".gz", ".bz2", ".xz") else 1 / 3
+            share = 1.0 if path.suffix.lower() not in MODULES else 1 / 3
             read = 0
             with open_text(path) as file:
                 rest = ""
@@ -225,6 +231,11 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
                         if cut > 0:
                             yield _WORD.findall(rest[:cut])
                             rest = rest[cut:]
+                        elif len(rest) > LONGEST_LINE:
+                            raise ValueError(
+                                f"{path}: expected white space at least every {LONGEST_LINE} characters, found none: "
+                                "is it text?"
+                            )
                 if last := _WORD.findall(rest):
                     yield last
             before += path.stat().st_size

@@ -1,15 +1,10 @@
 """Data sets of the Extreme Classification Repository (http://manikvarma.org/downloads/XC/XMLRepository.html)."""
 
-import bz2
-import contextlib
-import gzip
-import lzma
 import os
 import re
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
-from io import BufferedIOBase, BufferedReader
+from io import BufferedIOBase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,15 +13,10 @@ import numpy as np
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
+from candax.data.streams import MODULES, DamagedFileError, check_line, most_bytes, open_bytes
 from candax.data.xml_format import Block, Header, parse_block, parse_header
 
 READER_VERSION = 1
-_COMPRESSIONS: dict[str, Callable[[BufferedReader], BufferedIOBase]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-}
-_DECOMPRESSION_ERRORS = (EOFError, lzma.LZMAError, zlib.error, OSError)
 _WORDS = {"train": {"train", "trn"}, "test": {"test", "tst"}}
 _CHUNK_BYTES = 1 << 22
 _MAX_HEADER_BYTES = 1000
@@ -45,7 +35,7 @@ def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
     r"""Reads a folder with a training and a test file in the repository's text format.
 
     The files are ``train.txt`` and ``test.txt``, or have ``train`` or ``trn``, ``test`` or ``tst`` as a word of their
-    names (``eurlex_train.txt``, ``trn.txt``), plain or compressed (.gz, .bz2, .xz). Names are taken from
+    names (``eurlex_train.txt``, ``trn.txt``), plain or compressed (.gz, .bz2, .xz, .zst). Names are taken from
     ``features.txt`` and ``labels.txt`` where these have one line an id. The first reading parses text; later ones
     take the arrays from the cache until a file changes.
 
@@ -98,7 +88,7 @@ def find_sources(folder: Path) -> Sources:
             found = ", ".join(candidates or names) or "no files"
             raise ValueError(
                 f"expected one {which} file in {folder}, named {which}.txt or with one of the words "
-                f"{', '.join(sorted(words))} in its name, plain or .gz, .bz2, .xz; found "
+                f"{', '.join(sorted(words))} in its name, plain or .gz, .bz2, .xz, .zst; found "
                 f"{len(candidates)}: {found}. Keep each data set in a folder of its own."
             )
         split[which] = folder / candidates[0]
@@ -126,11 +116,17 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
     """
     blocks: list[Block] = []
     line, points = 1, 0
-    with _open(path) as (raw, stream):
+    with open_bytes(path) as (raw, stream):
         try:
             header = _header(stream.readline(_MAX_HEADER_BYTES), path)
+            # An example takes a byte at least: that of its line's end.
+            if header.points > (most := most_bytes(path)):
+                raise ValueError(
+                    f"{path}:1: expected a header of at most as many examples as the file can have bytes, {most}; got "
+                    f"{header.points}"
+                )
             line = 2
-            for text in _complete_lines(stream):
+            for text in _complete_lines(stream, path):
                 kept, extra = _split_lines(text, header.points - points)
                 if extra.strip():
                     blank = extra[: len(extra) - len(extra.lstrip())]
@@ -143,13 +139,8 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
                     points += len(blocks[-1].label_counts)
                 line += text.count(b"\n")
                 done(raw.tell())
-        except _DECOMPRESSION_ERRORS as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the decompressor's
-                raise
-            raise ValueError(
-                f"{path}:{line}: expected a complete compressed file; it breaks off or is damaged at or after this "
-                f"line ({error}): fetch it again"
-            ) from error
+        except DamagedFileError as error:
+            raise ValueError(f"{path}:{line}: damaged at or after this line: {error}") from error
     if points < header.points:
         raise ValueError(
             f"{path}:{line}: expected {header.points} examples, as the header states; the file ends after {points}"
@@ -177,7 +168,7 @@ def _read(name: str, sources: Sources) -> Dataset:
 def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
     if path is None:
         return None
-    with _open(path) as (_, stream):
+    with open_bytes(path) as (_, stream):
         lines = stream.read().decode("utf-8", errors="replace").removesuffix("\n").split("\n")
     if len(lines) != size:
         warnings.warn(f"{path} is not used: expected {size} names, one a line; got {len(lines)}", stacklevel=2)
@@ -188,20 +179,8 @@ def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
 def _stem(name: str) -> str | None:
     """The name in small letters without .txt and compression; None if it is no text file."""
     base, extension = os.path.splitext(name.lower())
-    base, extension = os.path.splitext(base) if extension in _COMPRESSIONS else (base, extension)
+    base, extension = os.path.splitext(base) if extension in MODULES else (base, extension)
     return base if extension == ".txt" else None
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[tuple[BufferedReader, BufferedIOBase]]:
-    """The file as it is on disk, to ask for the position, and the text in it."""
-    with path.open("rb") as raw:
-        opener = _COMPRESSIONS.get(path.suffix.lower())
-        if opener is None:
-            yield raw, raw
-        else:
-            with opener(raw) as stream:
-                yield raw, stream
 
 
 def _header(line: bytes, path: Path) -> Header:
@@ -213,22 +192,25 @@ def _header(line: bytes, path: Path) -> Header:
 
 def _has_header(path: Path) -> bool:
     try:
-        with _open(path) as (_, stream):
+        with open_bytes(path) as (_, stream):
             parse_header(stream.readline(_MAX_HEADER_BYTES))
-    except (ValueError, *_DECOMPRESSION_ERRORS):
+    except (ValueError, OSError):
         return False
     return True
 
 
-def _complete_lines(stream: BufferedIOBase) -> Iterator[bytes]:
+def _complete_lines(stream: BufferedIOBase, path: Path) -> Iterator[bytes]:
     """The rest of the stream in pieces that end at the end of a line, always with a plain newline."""
     pending: list[bytes] = []
+    size, line = 0, 2
     while chunk := stream.read(_CHUNK_BYTES):
         end = chunk.rfind(b"\n") + 1
         if end:
             yield b"".join((*pending, chunk[:end])).replace(b"\r\n", b"\n")
-            pending = []
+            pending, size, line = [], 0, line + chunk.count(b"\n")
         pending.append(chunk[end:])
+        size += len(chunk) - end
+        check_line(path, line, size)
     if rest := b"".join(pending):
         yield (rest + b"\n").replace(b"\r\n", b"\n")
 

@@ -46,7 +46,7 @@ def test_batches_hold_their_rows(seed: int, batch_size: int, max_features: int, 
         assert part.feature_ids.shape == part.feature_values.shape == (batch_size, max_features)
         assert part.labels.shape == (batch_size, max_labels)
         assert [array.dtype for array in part] == [np.int32, np.float32, np.int32]
-        rows = batches.order(epoch)[index * batch_size : (index + 1) * batch_size]
+        rows = batches.rows(epoch, index)
         check_rows(part, examples, rows, max_features, max_labels)
 
 
@@ -82,8 +82,8 @@ def test_orders_are_uniform() -> None:
     counts: dict[tuple[int, ...], int] = {}
     draws = 4800
     for epoch in range(draws):
-        order = tuple(batches.order(epoch).tolist())
-        counts[order] = counts.get(order, 0) + 1
+        found = tuple(batches.order(epoch).tolist())
+        counts[found] = counts.get(found, 0) + 1
     assert len(counts) == 24
     statistic = sum((count - draws / 24) ** 2 / (draws / 24) for count in counts.values())
     assert statistic < 23 + 5 * np.sqrt(2 * 23)
@@ -171,9 +171,9 @@ def test_examples_without_features_or_labels() -> None:
 
 def test_wrong_arguments() -> None:
     examples = random_examples(0)
-    with pytest.raises(ValueError, match=r"batch_size of at most 20, the number of examples; got 21"):
+    with pytest.raises(ValueError, match=r"batch_size from 1 to 20, the number of examples; got 21"):
         Batches(examples, 21, 0)
-    with pytest.raises(ValueError, match=r"batch_size of 1 or more; got 0"):
+    with pytest.raises(ValueError, match=r"batch_size from 1 to 20, .*; got 0"):
         Batches(examples, 0, 0)
     with pytest.raises(ValueError, match=r"seed of 0 or more; got -1"):
         Batches(examples, 2, -1)

@@ -1,6 +1,7 @@
-import io
-import json
+import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -10,14 +11,17 @@ import numpy as np
 import platformdirs
 import pytest
 from data_helpers import random_dataset, same_dataset
+from safetensors.numpy import save_file
 
+from candax import files
 from candax.data import Dataset, cache
+from candax.files import WrongFileError, read_arrays
 
 KEY = {"version": 1, "files": [("a", 2)]}
 
 
 def only_file(folder: Path) -> Path:
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("[!.]*")
     return path
 
 
@@ -55,7 +59,7 @@ def test_another_key_builds_again_in_the_same_place(own_cache: Path) -> None:
 def test_names_and_identities_are_kept_apart(own_cache: Path) -> None:
     for name, identity in (("a", "b"), ("a", "c"), ("d", "b")):
         cache.cached(name, identity, KEY, lambda: random_dataset(0))
-    assert len(list(own_cache.iterdir())) == 3
+    assert len(list(own_cache.glob("[!.]*"))) == 3
 
 
 def test_no_broken_file_is_ever_used(own_cache: Path) -> None:
@@ -71,11 +75,11 @@ def test_no_broken_file_is_ever_used(own_cache: Path) -> None:
             path.write_bytes(broken)
             try:
                 assert cache.read(path, KEY) is None
-            except cache.BrokenCacheError:
+            except WrongFileError:
                 unused += 1
     assert unused > len(positions)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(cache.BrokenCacheError):
+    with pytest.raises(WrongFileError):
         cache.read(path, KEY)
 
 
@@ -98,28 +102,22 @@ def test_a_broken_file_is_reported(own_cache: Path) -> None:
     fetch()
     path = only_file(own_cache)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match=r"is broken \(its checksum does not match\); it is built again"):
+    with pytest.warns(UserWarning, match=r"is broken and is built again: .*random-\w+\.safetensors: "):
         fetch()
 
 
-def test_pickles_are_neither_written_nor_loaded(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = np.array([object()])
-    monkeypatch.setattr(cache, "_to_arrays", lambda dataset: {"text": objects})
-    with pytest.raises(ValueError, match="allow_pickle"):
+def test_objects_are_not_written(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_to_arrays", lambda dataset: {"text": np.array([object()])})
+    with pytest.raises(ValueError, match=r"expected arrays of numbers, got \['text'\]"):
         cache.write(own_cache / "x", KEY, random_dataset(0))
-    # Not even under a right checksum.
-    buffer = io.BytesIO()
-    np.savez(buffer, text=objects)
-    payload = buffer.getvalue()
-    manifest = {
-        "format": cache.FORMAT,
-        "key": cache._plain(KEY),
-        "bytes": len(payload),
-        "digest": cache._digest(payload),
-    }
-    (own_cache / "x").write_bytes(json.dumps(manifest).encode() + b"\n" + payload)
-    with pytest.raises(cache.BrokenCacheError, match="allow_pickle"):
-        cache.read(own_cache / "x", KEY)
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", a=np.arange(3))
+    save_file({"a": np.arange(3)}, tmp_path / "other.safetensors")
+    for name in ("other.npz", "other.safetensors"):
+        with pytest.raises(WrongFileError, match=rf"{name}: expected safetensors of the kind 'mine'"):
+            read_arrays(tmp_path / name, "mine")
 
 
 def test_a_write_that_breaks_off_leaves_nothing(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +135,54 @@ def test_a_write_that_breaks_off_leaves_nothing(own_cache: Path, monkeypatch: py
 
 def test_what_killed_processes_left_is_ignored_and_removed_later(own_cache: Path) -> None:
     own_cache.mkdir()
-    old, young = own_cache / "old.unfinished", own_cache / "young.unfinished"
-    for path in (old, young):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    host = files._HOST
+    alive, killed = (own_cache / f".a.{host}.{pid}.1.unfinished" for pid in (os.getpid(), dead.pid))
+    old, young = own_cache / "old.unfinished", own_cache / ".a.elsewhere.1.1.unfinished"
+    for path in (old, young, alive, killed):
         path.write_bytes(b"half")
-    os.utime(old, (time.time() - 2 * 86_400,) * 2)
+    for path in (old, alive):
+        os.utime(path, (time.time() - 2 * 86_400,) * 2)
     assert fetch()[1]
     assert not fetch()[1]
-    assert not old.exists()
-    assert young.exists()
+    assert [path.exists() for path in (old, young, alive, killed)] == [False, True, True, False]
+
+
+def test_of_two_that_want_the_same_one_builds_and_the_other_waits(own_cache: Path) -> None:
+    built, entered, results = [], threading.Event(), []
+
+    def build() -> Dataset:
+        built.append(True)
+        entered.set()
+        time.sleep(0.3)
+        return random_dataset(0)
+
+    def work() -> None:
+        results.append(cache.cached("random", "it", KEY, build))
+
+    first = threading.Thread(target=work)
+    first.start()
+    assert entered.wait(5)
+    with pytest.warns(UserWarning, match="another process builds .*random"):
+        work()
+    first.join()
+    assert len(built) == 1
+    assert same_dataset(*results)
+
+
+def test_a_full_disk_is_said_in_one_sentence_and_leaves_no_file(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(arrays: dict, name: str, metadata: dict) -> None:
+        Path(name).write_bytes(b"1234567")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.warns(UserWarning, match=r"random-\w+\.safetensors.*7 bytes of it were written.*CANDAX_CACHE"):
+        assert fetch()[1]
+    assert not list(own_cache.glob("[!.]*"))
+    assert not list(own_cache.glob("*.unfinished"))
 
 
 @pytest.mark.parametrize("blocked", ["folder is a file", "parent is a file"])
@@ -163,7 +201,7 @@ def test_an_unwritable_folder_is_reported_once(tmp_path: Path, monkeypatch: pyte
 
 def test_writers_and_readers_at_once_see_whole_files_only(own_cache: Path) -> None:
     choices = [random_dataset(seed) for seed in range(3)]
-    path = own_cache / "shared.candax"
+    path = own_cache / "shared"
     cache.write(path, KEY, choices[0])
     failures: list[str] = []
     writing = threading.Event()

@@ -88,5 +88,5 @@ def test_other_identities_of_hard_pairs_are_near():
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match="noise of 0 or more"):
         Identities(noise=-1.0)
-    with pytest.raises(ValueError, match="batch_size of at most 6"):
+    with pytest.raises(ValueError, match="batch_size from 1 to 6"):
         IdentityBatches(IDENTITIES, num_classes=2, samples_per_class=3, batch_size=7, seed=0)

@@ -44,7 +44,7 @@ def test_faulty_files_are_refused_with_the_line(tmp_path, load, text, message):
 def test_broken_archives_are_refused(tmp_path):
     for name, content in (("a.gz", b"no archive"), ("b.gz", gzip.compress(PAIRS)[:-9]), ("c.xz", b"no archive")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match="expected a whole"):
+        with pytest.raises(ValueError, match="expected a complete"):
             data.interactions(tmp_path / name)
 
 

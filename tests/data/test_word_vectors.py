@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from candax.data import WordVectors
+from candax.files import WrongFileError
 
 
 @pytest.fixture
@@ -40,8 +42,15 @@ def test_gensim_opens_both_formats(tmp_path, vectors):
     [
         ("v.txt", b"", "first line"),
         ("v.txt", b"2 2\na 1 2\n", "ends after 1 of 2"),
-        ("v.txt", b"1 2\na 1\n", "line 2 has 1 numbers"),
-        ("v.txt", b"1 2\na 1 x\n", "expected word vectors"),
+        ("v.txt", b"1 2\na 1\n", "v.txt:2: expected a word and 2 numbers, got 1"),
+        ("v.txt", b"1 2\na 1 x\n", "v.txt:2: expected a word and 2 numbers"),
+        ("v.txt", b"2 2\na 1 2\nb 1 nan\n", "v.txt:3: .* a vector of 'b' with nan"),
+        ("v.txt", b"2 1\nb inf\na 1\n", "v.txt:2: .* a vector of 'b' with nan or infinity"),
+        ("v.txt", b"3 1\na 1\nb 1\na 1\n", "v.txt:4: .* 'a', which .*v.txt:2 has already"),
+        ("v.txt", b"1 2\na 1 2\nb 1 2\n", "v.txt:3: expected 1 words"),
+        ("v.txt", b"1 2\n\xff 1 2\n", "v.txt:2: expected text in UTF-8"),
+        ("v.bin", b"2 1\na " + bytes(4) + b"a " + bytes(4), "v.bin: word 2: .* 'a', which .* word 1"),
+        ("v.bin", b"1000000000 1000\na " + bytes(4), "promises"),
         ("v.txt", b"99999999999 999999\n", "promises"),
         ("v.bin", b"2 2\na " + b"\0" * 8, "ends after 1 of 2"),
         ("v.bin", b"2 1\na" + b"x" * 70000, "ends after 0 of 2"),
@@ -88,3 +97,9 @@ def test_neighbours_and_analogies_follow_directions():
         vectors.neighbors("quean")
     with pytest.raises(ValueError, match="1 word or more"):
         vectors.neighbors("king", 0)
+
+
+def test_safetensors_of_another_kind_are_named_with_what_they_hold(tmp_path):
+    safetensors.numpy.save_file({"class_vectors": np.ones((2, 2))}, tmp_path / "model.safetensors")
+    with pytest.raises(WrongFileError, match=r"model\.safetensors: .* another kind: .* are \['class_vectors'\]"):
+        WordVectors.load(tmp_path / "model.safetensors")

@@ -62,7 +62,8 @@ class Evaluate:
 
 
 # Changing these does not change what a run computes, so a run may go on under other values of them.
-_NO_PART_OF_IDENTITY = ("quick", "out", "checkpoint_every", "keep", "epochs", "steps")
+# Of the data their digest decides, which batches have: a folder may move, or be given by another path.
+_NO_PART_OF_IDENTITY = ("quick", "dataset", "out", "checkpoint_every", "keep", "epochs", "steps")
 
 
 class Run(NamedTuple):

@@ -1,0 +1,113 @@
+"""Batches of numbered items, as a pure function of (seed, epoch, index)."""
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+Batch_co = TypeVar("Batch_co", covariant=True)
+# The branch of the seed's random streams that orders are made of; who draws more uses others.
+ORDER = 0
+
+
+class EpochBatches(Generic[Batch_co]):
+    """The batches of all epochs: ``batches[epoch, index]``. What they hold a subclass says, in ``batch``.
+
+    An epoch visits the items in an order of its own and leaves out the last ``num_items mod batch_size`` of it, so that
+    all batches have one shape. Any batch can be asked for: so a run goes on from the position of the last batch that it
+    used, however many were made ready ahead of it.
+
+    The order is a permutation by NumPy, 16 bytes of memory per item, and not grain's pipeline of the same meaning
+    (``MapDataset.range(n).shuffle(seed).batch(b)``), which handles each item in Python: it took 11 ms of processor time
+    per batch of 512 where everything else of the batch takes 1.5 to 3, and 51 instead of 45 ms per step of training
+    100,000 sparse examples in batches of 256, more than a tenth. Its bare ``index_shuffle`` takes 7 microseconds per
+    item, and of few items (it walks through 2^16 places) up to a millisecond.
+
+    Args:
+        num_items: how many there are.
+        batch_size: items per batch.
+        seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
+        what: the items, for errors.
+
+    Raises:
+        ValueError: if there are fewer items than one batch takes, or a number is out of range.
+
+    Example:
+        >>> class Numbers(EpochBatches[list[int]]):
+        ...     def batch(self, epoch, index):
+        ...         return self.rows(epoch, index).tolist()
+        >>> numbers = Numbers(6, 3, seed=0, what="numbers")
+        >>> sorted(numbers[7, 0] + numbers[7, 1])
+        [0, 1, 2, 3, 4, 5]
+    """
+
+    def __init__(self, num_items: int, batch_size: int, seed: int, what: str) -> None:
+        if not 1 <= batch_size <= num_items:
+            raise ValueError(
+                f"expected a batch_size from 1 to {num_items}, the number of {what}; got {batch_size}: the last, "
+                "partial batch of an epoch is dropped, so there would be none"
+            )
+        check_seed(seed)
+        self.num_items, self.batch_size, self.seed = num_items, batch_size, seed
+        self.batches_per_epoch = num_items // batch_size
+        self._last_order: tuple[int, np.ndarray] | None = None
+
+    def __getitem__(self, position: tuple[int, int]) -> Batch_co:
+        """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``.
+
+        Raises:
+            IndexError: if there is no such batch.
+        """
+        epoch, index = position
+        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
+            raise IndexError(
+                f"expected an epoch of 0 or more and an index from 0 to {self.batches_per_epoch - 1}; "
+                f"got epoch {epoch}, index {index}"
+            )
+        return self.batch(epoch, index)
+
+    def batch(self, epoch: int, index: int) -> Batch_co:
+        """The batch at a position that exists."""
+        raise NotImplementedError
+
+    def rows(self, epoch: int, index: int) -> Int64[np.ndarray, "batch_size"]:
+        """The items of a batch."""
+        return self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
+
+    def order(self, epoch: int) -> Int64[np.ndarray, "num_items"]:
+        """The order in which an epoch visits the items; the last one asked for is kept."""
+        if self._last_order is None or self._last_order[0] != epoch:
+            self._last_order = epoch, shuffled(self.seed, epoch, self.num_items)
+        return self._last_order[1]
+
+    def described(self, **what: Any) -> dict[str, Any]:
+        """All that the batches depend on, as JSON values, of which a subclass knows ``what``."""
+        return {**what, "batch_size": self.batch_size, "batches_seed": self.seed}
+
+
+def shuffled(seed: int, epoch: int, size: int, branch: tuple[int, ...] = (ORDER,)) -> Int64[np.ndarray, "size"]:
+    """The order of 0 to size - 1 that (seed, epoch, branch) determines.
+
+    Example:
+        >>> sorted(shuffled(0, 5, 4).tolist())
+        [0, 1, 2, 3]
+    """
+    # Sorting raw bits, because NumPy fixes these for all its versions, but not its permutations.
+    return np.argsort(random_bits(seed, epoch, branch, size), kind="stable")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed below 0.
+
+    Raises:
+        ValueError: for such a seed.
+    """
+    if seed < 0:
+        raise ValueError(f"expected a seed of 0 or more; got {seed}")
+
+
+def random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
+    """Raw bits of the stream ``branch`` of (seed, epoch), the same on any machine."""
+    # The branch is a spawn key, because (seed, epoch) and (seed, epoch, 0) would be one and the same stream.
+    sequence = np.random.SeedSequence((seed, epoch), spawn_key=branch)
+    return np.random.Philox(sequence).random_raw(size)

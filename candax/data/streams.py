@@ -1,0 +1,148 @@
+"""Files, plain or compressed, as bytes and as lines: the one place that decompresses.
+
+What is read is bounded, so that a small file cannot fill the memory: a file may unpack to 100 times its size (always to
+1 GiB), and a line may have 64 MiB. Text compresses by a factor of 3 to 20.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+# Their modules; Python has Zstandard from 3.14 on.
+MODULES = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "compression.zstd"}
+ENDINGS = ".gz, .bz2, .xz, .zst"
+MOST_BYTES = 1 << 30
+MOST_TIMES = 100
+LONGEST_LINE = 1 << 26
+
+
+class DamagedFileError(ValueError):
+    """A compressed file that breaks off, is damaged, or unpacks to more than the limit."""
+
+
+def most_bytes(path: Path) -> int:
+    """How much text a file can hold: no header is believed that promises more."""
+    size = os.path.getsize(path)
+    return max(MOST_BYTES, MOST_TIMES * size) if path.suffix.lower() in MODULES else size
+
+
+class _Bounded(io.RawIOBase):
+    """What a decompressor gives, with errors that name the file and no more than the limit."""
+
+    def __init__(self, path: Path, stream: Any, compressed: bool) -> None:
+        self._path, self._stream, self._read = path, stream, 0
+        self._limit = most_bytes(path) if compressed else None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self._stream.read(len(buffer))
+        except Exception as error:  # every decompressor has errors of its own
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's
+                raise
+            raise DamagedFileError(
+                f"{self._path}: expected a complete {self._path.suffix} file; it breaks off or is damaged after "
+                f"{self._read} bytes of text ({error}): fetch it again."
+            ) from error
+        self._read += len(piece)
+        if self._limit is not None and self._read > self._limit:
+            raise DamagedFileError(
+                f"{self._path}: expected it to unpack to at most {self._limit} bytes ({MOST_TIMES} times its size, or "
+                "1 GiB), got more: a damaged or hostile file. If it is as it should be, unpack it and read the result."
+            )
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
+    """Opens a file: as it is on disk, to ask how far reading is, and as what is in it, unpacked by its ending.
+
+    Raises:
+        ValueError: while reading, if the file is not compressed as its name says, or unpacks to more than the limit.
+        OSError: if it cannot be read.
+    """
+    module = MODULES.get(path.suffix.lower())
+    with path.open("rb") as raw, contextlib.ExitStack() as stack:
+        stream: Any = raw
+        if module is not None:
+            try:
+                stream = stack.enter_context(importlib.import_module(module).open(raw, "rb"))
+            except ModuleNotFoundError as error:
+                raise ValueError(
+                    f"{path}: Python {error.name} is missing: .zst needs 3.14; unpack it first."
+                ) from error
+        yield raw, io.BufferedReader(_Bounded(path, stream, module is not None), 1 << 16)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    r"""The lines of a file with their numbers, from 1 on, without what ends them.
+
+    Raises:
+        ValueError: as ``open_bytes``, and for a line that is too long.
+        OSError: if it cannot be read.
+
+    Example:
+        >>> import gzip, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "two.txt.gz"
+        >>> _ = path.write_bytes(gzip.compress(b"a b\nc\n"))
+        >>> list(read_lines(path))
+        [(1, b'a b'), (2, b'c')]
+    """
+    number = 0
+    with open_bytes(path) as (_, stream):
+        while line := stream.readline(LONGEST_LINE + 2):
+            number += 1
+            check_line(path, number, len(line.rstrip(b"\r\n")))
+            yield number, line.rstrip(b"\r\n")
+
+
+def check_line(path: Path, number: int, size: int) -> None:
+    """Refuses a line of more than the limit.
+
+    Raises:
+        ValueError: with file and line number.
+    """
+    if size > LONGEST_LINE:
+        raise ValueError(f"{path}:{number}: expected lines of at most {LONGEST_LINE} bytes, got a longer one.")
+
+
+def decode(path: Path, number: int, line: bytes) -> str:
+    """A line as text.
+
+    Raises:
+        ValueError: with file and line number, if it is no text in UTF-8.
+    """
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}:{number}: expected text in UTF-8, got {error.reason}: is it binary?") from error
+    if "\0" in text:
+        raise ValueError(f"{path}:{number}: expected text, got a line with a NUL byte: is it binary?")
+    return text
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """As ``read_lines``, in UTF-8."""
+    return ((number, decode(path, number, line)) for number, line in read_lines(path))
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    """Opens a file as text in UTF-8, for who reads it piece by piece.
+
+    Raises:
+        ValueError: if what is read within the block is no text, or not compressed as its name says.
+        OSError: if it cannot be read.
+    """
+    with open_bytes(path) as (_, stream):
+        try:
+            yield io.TextIOWrapper(stream, encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: expected text in UTF-8, plain or {ENDINGS}; {error}.") from error
