@@ -129,7 +129,8 @@ def ivf_bq_points(
     seconds = time.perf_counter() - start
     points = []
     for hm_num, kept in settings(classes.num_classes):
-        search = jax.jit(index._replace(hm_num=hm_num, num_kept=kept).search, static_argnums=3)
+        other = cx.samplers.ivf_index(**index.settings | {"hm_num": hm_num, "num_kept": kept})
+        search = jax.jit(other.find, static_argnums=3)
         recall = recall_of(search(state, queries, classes, K)[1], true)
         milliseconds = least_ms(lambda search=search: search(state, queries, classes, K), repeats)
         points.append(Point(kind, f"IVF-BQ {codes}", f"{hm_num} seen, {kept} kept", recall, milliseconds, seconds))

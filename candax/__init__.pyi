@@ -17,6 +17,7 @@ from .base import (
     Classes as Classes,
     Facts as Facts,
     Query as Query,
+    Retriever as Retriever,
     SampledLogits as SampledLogits,
     Sampler as Sampler,
 )

@@ -17,7 +17,7 @@ Vocabulary (one word for one thing, everywhere in the library):
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -189,6 +189,48 @@ class Sampler(NamedTuple):
     schedule: Callable[[int], bool]
     facts: Facts
     share: Callable[[int], "Sampler"] | None = None
+
+
+class Retriever(NamedTuple):
+    """Finds the classes of largest logit: an index over the classes, exact or approximate, as pure functions.
+
+    ``candax.samplers.retrieved`` makes a sampler of it, ``save_index`` a file, ``candax.testing.check_retriever``
+    checks one of your own.
+
+    Attributes:
+        build: ``(key, classes) -> state``.
+        search: ``(state, query, k) -> (scores [B, k], ids [B, k])``: the k best that are found for each example,
+            distinct, with the head's logits (of ``query.classes``, as they are now) in falling order. Slots without a
+            class have score -inf and id 0.
+        follow: ``(state, key, row_ids, rows) -> state``, after a step: ``rows`` are the new class vectors of the
+            sorted, unique ``row_ids``; ids >= num_classes are fillers to be ignored. ``no_follow`` for those that
+            change at a refresh only.
+        refresh: ``(state, key, classes) -> state``: the index of the present classes, in the memory of the old one.
+        kind: the name that files of its state bear.
+        settings: what it was made with, by name: ``load_index`` makes it again.
+        share: as for a ``Sampler``.
+    """
+
+    build: Callable[[KeyArray, Classes], State]
+    search: Callable[[State, Query, int], tuple[Array, Array]]
+    follow: Callable[[State, KeyArray, Array, Array], State]
+    refresh: Callable[[State, KeyArray, Classes], State]
+    kind: str
+    settings: Mapping[str, Any] = {}
+    share: Callable[[int], "Retriever"] | None = None
+
+    def find(
+        self, state: State, embeddings: Float[Array, "B dim"], classes: Classes, k: int
+    ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+        """``search`` for embeddings without labels, of any length."""
+        unknown = jnp.full((embeddings.shape[0], 1), -1, jnp.int32)
+        return self.search(state, Query(embeddings, unknown, classes), k)
+
+
+def no_follow(state: State, key: KeyArray, row_ids: Array, rows: Array) -> State:
+    """The ``follow`` of a retriever whose state changes at a refresh only."""
+    del key, row_ids, rows
+    return state
 
 
 def no_update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:

@@ -28,6 +28,12 @@ COMMANDS: Commands = {
         "diagnose",
         "Bias and variance of samplers and losses, on a run or on arrays in a file.",
     ),
+    "sequences": (
+        "candax.recipes.sequences.command",
+        "SequencesSettings",
+        "sequences",
+        "Which item comes next: a transformer over users' items in order, beside what needs no training.",
+    ),
     "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
     "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
     "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),

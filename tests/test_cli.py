@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from candax.recipes import common
-from candax.recipes.extreme import catalog, compare
+from candax.recipes.common import catalog
+from candax.recipes.extreme import compare
 from tests.commands import fails, run, write_dataset
 
 
@@ -61,7 +62,9 @@ def test_quick_runs_take_small_sizes(dataset, tmp_path, capsys):
 
 def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
     out = tmp_path / "run"
-    common = ("train", "--dataset", dataset, "--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--out", out)
+    # With the linear encoder the number of steps is part of the run.
+    small = ("--encoder", "relu", "--batch-size", 16, "--dim", 8, "--out", out)
+    common = ("train", "--dataset", dataset, "--num-sampled", 8, *small)
     run(*common, "--steps", 10, "--checkpoint-every", 4)
     run(*common, "--steps", 20)
     assert json.loads((out / "results.json").read_text())["step"] == 20

@@ -42,7 +42,7 @@ def test_the_shorter_examples_run(tmp_path, monkeypatch):
     names = {"cx": cx, "jax": jax, "optax": optax, "classes": classes, "embeddings": classes.vectors[:4] * 9}
     exec(search, names)
     assert names["ids"].shape == (4, 100)
-    assert (tmp_path / "index.npz").exists()
+    assert (tmp_path / "index.safetensors").exists()
     text = cx.data.words_of("x", [["append", "pop", "extend", "list"]] * 200, min_count=1)
     monkeypatch.setattr(cx.data, "text_words", lambda: text)
     exec(words, names)

@@ -11,7 +11,7 @@ from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, grap
 from candax.data.identities import Identities, IdentityBatch, IdentityBatches, Pairs
 from candax.data.interactions import Interactions, Row, interactions, interactions_of, next_items
 from candax.data.prefetching import prefetch
-from candax.data.python_links import python_graph, python_next_items
+from candax.data.python_links import python_graph, python_interactions, python_next_items
 from candax.data.python_stdlib import python_stdlib
 from candax.data.questions import QuestionBatch, QuestionBatches, questions_in_order
 from candax.data.text import python_corpus, text_corpus
@@ -61,6 +61,7 @@ __all__ = [
     "prefetch",
     "python_corpus",
     "python_graph",
+    "python_interactions",
     "python_next_items",
     "python_stdlib",
     "questions_in_order",

@@ -19,7 +19,7 @@ import numpy as np
 from candax.data.cache import Form, cached, cached_as
 from candax.data.examples import Dataset
 from candax.data.graphs import Graph, Triple, graph_of
-from candax.data.interactions import Row, interactions_of, next_items
+from candax.data.interactions import Interactions, Row, interactions_of, next_items
 from candax.data.progress import progress_bar
 from candax.data.python_stdlib import definitions_of, digest_of, library_files
 
@@ -60,12 +60,26 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
         >>> dataset.test.labels.toarray().astype(int).tolist()
         [[1, 0, 0, 0]]
     """
-    root, names, key = _library(stdlib, tests=True)
+    root, _, key = _library(stdlib, tests=True)
 
     def build() -> Dataset:
-        return next_items(interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count), split="last")
+        return next_items(python_interactions(root, min_count=min_count), split="last")
 
     return cached("python-next-items", f"{sys.implementation.cache_tag} {root}", {**key, "min_count": min_count}, build)
+
+
+def python_interactions(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Interactions:
+    """The functions of Python's standard library as users and the identifiers that they use as their items, in order.
+
+    Args:
+        stdlib: see ``python_next_items``, which says what counts.
+        min_count: identifiers that fewer functions use are left out.
+
+    Returns:
+        The interactions. They are read anew each time, which takes some seconds.
+    """
+    root, names, _ = _library(stdlib, tests=True)
+    return interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count)
 
 
 def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Graph:

@@ -101,7 +101,7 @@ def _index(by: QueryVector, hash: HashFamily, near: Near) -> Index:
 @cache
 def _init(hash: HashFamily, near: Near) -> Callable[[KeyArray, Classes], LSHState]:
     """Compiled once for all that hash alike."""
-    return _index("embedding", hash, near).functions()[0]
+    return _index("embedding", hash, near).build
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -46,7 +46,7 @@ from candax.diagnostics.negative_distributions import (
 )
 from candax.experiments.lns_configurations import OnDataset
 from candax.recipes import common
-from candax.recipes.extreme.catalog import SAMPLERS, SamplerName
+from candax.recipes.common.catalog import SAMPLERS, SamplerName
 from candax.recipes.extreme.problem import faster_full_softmax
 from candax.training import embed
 

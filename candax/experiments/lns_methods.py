@@ -6,7 +6,7 @@ from typing import Literal
 from candax import losses, samplers
 from candax.base import Loss, Sampler
 from candax.experiments.lns_configurations import Configuration
-from candax.recipes.extreme.catalog import LOSSES
+from candax.recipes.common.catalog import LOSSES
 
 MethodName = Literal[
     "top_k", "lsh_embedding", "lsh_label", "frequency", "sampled_softmax", "nce", "lsh_logit", "lsh_logit_with_tail"

@@ -4,7 +4,7 @@
 ``over_all_classes`` makes the reference of any other loss. Margins map ``SampledLogits`` of cosines to scaled logits.
 """
 
-from candax.losses.contrastive import blackout, gbce, nce, negative_sampling
+from candax.losses.contrastive import blackout, gbce, nce, negative_sampling, one_vs_all
 from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, over_all_classes
 from candax.losses.importance import importance_sampling
@@ -12,6 +12,7 @@ from candax.losses.labels import each_label
 from candax.losses.likelihood import css, sampled_softmax, subset_softmax
 from candax.losses.margins import arcface, cosface, with_margin
 from candax.losses.ranking import ranking
+from candax.losses.smoothing import with_smoothing
 
 __all__ = [
     "arcface",
@@ -26,9 +27,11 @@ __all__ = [
     "importance_sampling",
     "nce",
     "negative_sampling",
+    "one_vs_all",
     "over_all_classes",
     "ranking",
     "sampled_softmax",
     "subset_softmax",
     "with_margin",
+    "with_smoothing",
 ]

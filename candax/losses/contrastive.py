@@ -163,6 +163,40 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
 
 
+def one_vs_all(logits: SampledLogits) -> Float[Array, "B"]:
+    r"""The binary cross-entropy of every class for itself, that over false classes estimated from the samples.
+
+    ``-sum_y log sigmoid(o_y) - sum_s log sigmoid(-o_s) / count_s``, hits removed: an unbiased estimate of
+    ``-sum_{c in Y} log sigmoid(o_c) - sum_{c not in Y} log sigmoid(-o_c)`` with any sampler that can draw every class
+    and states its counts. At its optimum ``sigmoid(o_c)`` is the probability that c is among the labels, by which
+    precision at k asks for classes to be ranked; a softmax over the mean of labels ranks by another number.
+
+    Start biases from the log prior: with all logits at 0 the gradient is that of num_classes halves.
+
+    Args:
+        logits: see ``SampledLogits``.
+
+    Returns:
+        Nats per example, float32 [B]; 0 for examples without labels.
+
+    Example:
+        >>> import jax.numpy as jnp, candax as cx
+        >>> one, none = jnp.ones((1, 1), bool), jnp.zeros((1, 1), bool)
+        >>> logits = cx.SampledLogits(jnp.zeros((1, 1)), jnp.zeros((1, 1)), one, jnp.zeros((1, 1)),
+        ...                           jnp.log(jnp.full((1, 1), 0.25)), one, none, num_classes=5)
+        >>> round(float(cx.losses.one_vs_all(logits)[0] / jnp.log(2)), 3)  # one true class, and one that stands for 4
+        5.0
+
+    Source: one-vs-all as in Babbar and Schoelkopf, DiSMEC: Distributed Sparse Machines for Extreme Multi-label
+        Classification (2017), with the logistic loss; the estimate is Horvitz and Thompson's.
+    """
+    keep = without_hits(logits)
+    weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(keep, logits.sampled_log_expected_count, 0.0)))
+    positive = reduce_over_samples(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask, "sum")
+    negative = reduce_over_samples(weight * softplus(jnp.where(keep, logits.sampled, 0.0)), keep, "sum")
+    return zero_without_labels(positive + negative, logits.true_mask)
+
+
 def blackout(logits: SampledLogits) -> Float[Array, "B"]:
     r"""BlackOut: raise the true class's probability among the candidates, lower that of every sampled one.
 

@@ -8,6 +8,7 @@ from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection
 from candax.models.scoring import find_hits
 from candax.models.tower import HistoryTower
+from candax.models.transformer import SequenceEncoder, TransformerBlock
 from candax.models.windows import window_logits, window_sums
 from candax.models.word2vec import CBOW, SkipGram
 
@@ -19,8 +20,10 @@ __all__ = [
     "HistoryTower",
     "LinkEncoder",
     "RandomProjection",
+    "SequenceEncoder",
     "SkipGram",
     "SparseMLP",
+    "TransformerBlock",
     "find_hits",
     "window_logits",
     "window_sums",

@@ -30,6 +30,6 @@ class Classifier(nnx.Module):
         self.encoder = encoder
         self.head = head
 
-    def __call__(self, batch: Any) -> Float[Array, "B dim"]:
+    def __call__(self, batch: Any) -> Float[Array, "... dim"]:
         """Embeddings of a batch, from the rows that it looks up."""
         return self.encoder(batch)

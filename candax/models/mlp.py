@@ -15,6 +15,8 @@ from candax.rows import Table, lookup
 class SparseMLP(nnx.Module):
     """relu(sum_f value_f / |value| * bag[f] + bias): a one-hidden-layer perceptron on sparse input.
 
+    With ``linear=True`` there is no relu: a projection of the input, for an output layer that does the rest.
+
     Inputs are scaled to Euclidean length 1, so that long documents do not drown short ones.
 
     The batch must have ``feature_ids`` int32[B, F] (-1 pads) and ``feature_values`` float32[B, F] (``data.Batch``); or
@@ -23,6 +25,7 @@ class SparseMLP(nnx.Module):
     Args:
         num_features: rows of the bag.
         dim: width of the hidden layer, which is the embedding that the head sees.
+        linear: whether the sum is the embedding.
         rngs: ``rngs.params`` initialises the bag: normal with standard deviation 0.1. Starting
             small matters where most classes are rare: what is learned then outweighs what was random.
 
@@ -33,9 +36,10 @@ class SparseMLP(nnx.Module):
         (500, 16)
     """
 
-    def __init__(self, num_features: int, dim: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, num_features: int, dim: int, *, linear: bool = False, rngs: nnx.Rngs) -> None:
         check_positive("num_features", num_features)
         check_positive("dim", dim)
+        self.linear = linear
         self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
 
@@ -44,10 +48,14 @@ class SparseMLP(nnx.Module):
         rows = lookup(self.bag, batch.feature_ids)
         values = jnp.asarray(batch.feature_values)
         if values.ndim == 1:
-            return jax.nn.relu(self._flat_sum(values, batch, rows) + self.bias[...])
+            return self._hidden(self._flat_sum(values, batch, rows))
         length = jnp.sqrt(jnp.sum(values * values, axis=1, keepdims=True))
         values = values / jnp.where(length > 0, length, 1)
-        return jax.nn.relu(jnp.einsum("bf,bfd->bd", values, rows) + self.bias[...])
+        return self._hidden(jnp.einsum("bf,bfd->bd", values, rows))
+
+    def _hidden(self, total: Float[Array, "B dim"]) -> Float[Array, "B dim"]:
+        total = total + self.bias[...]
+        return total if self.linear else jax.nn.relu(total)
 
     def _flat_sum(self, values: Float[Array, "N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
         examples, number = jnp.asarray(batch.feature_examples), batch.labels.shape[0]

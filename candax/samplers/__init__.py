@@ -3,39 +3,48 @@
 from candax.samplers.bernoulli import bernoulli
 from candax.samplers.combinators import every, mixture, with_tail
 from candax.samplers.grouping import classes_per_example, grouped
-from candax.samplers.hashing_forest import hashing_forest
+from candax.samplers.hashing_forest import forest_index, hashing_forest
 from candax.samplers.in_batch import in_batch
-from candax.samplers.ivf import ivf_bq, ivf_index, load_index, save_index
-from candax.samplers.knn_label import knn_label
+from candax.samplers.index_files import load_index, save_index
+from candax.samplers.ivf import ivf_bq, ivf_index
+from candax.samplers.knn_label import knn_label, label_index
 from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
-from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_top_k, simhash
+from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_index, lsh_top_k, simhash
 from candax.samplers.partial_fc import partial_fc
+from candax.samplers.resampling import resampled
+from candax.samplers.retrieved import retrieved
 from candax.samplers.sharded import sharded
 from candax.samplers.static import uniform, unigram
-from candax.samplers.top_k import top_k
+from candax.samplers.top_k import exact_index, top_k
 
 __all__ = [
     "bernoulli",
     "classes_per_example",
     "dwta",
     "every",
+    "exact_index",
     "exponential_schedule",
+    "forest_index",
     "grouped",
     "hashing_forest",
     "in_batch",
     "ivf_bq",
     "ivf_index",
     "knn_label",
+    "label_index",
     "learned_clusters",
     "learned_unigram",
     "load_index",
     "log_uniform",
     "lsh",
+    "lsh_index",
     "lsh_top_k",
     "mixture",
     "partial_fc",
+    "resampled",
+    "retrieved",
     "save_index",
     "sharded",
     "simhash",

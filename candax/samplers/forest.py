@@ -63,7 +63,7 @@ class Forest(NamedTuple):
         return (-(-num_classes // self.leaf_size) - 1).bit_length()
 
     def build(self, key: KeyArray, classes: Classes) -> ForestState:
-        """Random trees over all valid classes, one after the other, each by sorting the classes once a level.
+        """Random trees over all valid classes, one after the other, each by sorting the classes once per level.
 
         O(num_trees * num_classes * dim * depth). Beside the state it holds some arrays of [num_classes], a share of
         1 / leaf_size of the class table, and a few million numbers. To be jitted.
@@ -124,18 +124,18 @@ class Forest(NamedTuple):
             state: as built.
             embeddings: any number; some of them are searched at a time.
             classes: the output layer now.
-            k: classes an embedding.
-            num_kept: how many are scored: those in most leaves; None: all.
+            k: classes per embedding.
+            num_kept: how many are scored, at least k: those in most leaves; None: all.
             by_votes: scores are the number of leaves a class is in, and not its logit.
 
         Returns:
             ``FoundClasses``.
         """
         depth = self.depth(classes.num_classes)
-        # Leaves are as short as the number of classes makes them; searched is as if they were full.
+        # Leaves are as short as the number of classes makes them; they are searched as if they were full.
         short_of = ((0, 0), (0, self.leaf_size - state.ids.shape[2]))
         total = self.num_trees * self.leaf_size
-        kept = total if num_kept is None else min(num_kept, total)
+        kept = total if num_kept is None else min(max(k, num_kept), total)
         keys = unit(query_keys(embeddings, classes, state.longest is not None))
         every_tree = jnp.arange(self.num_trees)
 

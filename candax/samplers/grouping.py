@@ -1,29 +1,28 @@
 """Sample grouping: the examples of a group share what each of them retrieves, its labels, and a uniform fill."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, Facts, KeyArray, Query, Sampler, State
+from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
 from candax.checks import check_positive
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.selection import smallest
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
+from candax.samplers.retrieved import retrieved
 
 
 def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:
     """How many classes each example retrieves: k = C_sub g / B, rounded down, at least 1.
 
-    So many that a group has ``num_sampled`` of them if no class is found twice.
+    A group then has ``num_sampled`` of them if no class is found twice.
 
     Args:
-        num_sampled: C_sub, classes a group.
-        batch_size: B, examples a batch, on all devices together.
-        num_groups: g, groups a batch.
+        num_sampled: C_sub, classes per group.
+        batch_size: B, examples per batch, on all devices together.
+        num_groups: g, groups per batch.
 
     Returns:
         k.
@@ -42,13 +41,9 @@ def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> i
     return max(1, num_sampled * num_groups // batch_size)
 
 
-@divisible("num_sampled")
+@divisible("num_sampled", "k")
 def grouped(
-    sampler: Sampler,
-    *,
-    num_sampled: int,
-    num_groups: int | None = 1,
-    scores: Callable[[Candidates], Float[Array, "B k"]] | None = None,
+    sampler: Sampler | Retriever, *, num_sampled: int, num_groups: int | None = 1, k: int | None = None
 ) -> Sampler:
     """Groups of examples share exactly ``num_sampled`` distinct classes: the sample grouping of ANN Softmax.
 
@@ -63,18 +58,20 @@ def grouped(
     a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately.
 
     Args:
-        sampler: retrieves classes for every example by itself, without replacement: ``top_k``, ``lsh_top_k`` ...
-        num_sampled: C_sub, slots a group; slots in excess of the number of valid classes are masked.
-        num_groups: G, groups a batch (1: one shared set); None: one an example.
-        scores: the score of each retrieved class, from the retriever's candidates; the best of the group's examples
-            counts. Default: minus its slot, for retrievers that return the best first.
+        sampler: what finds classes for every example by itself, without replacement: a retriever (``ivf_index`` ...),
+            of whose classes the best of the group's examples come first, or a sampler (``top_k``, ``lsh_top_k`` ...)
+            that returns the best first, whose classes go by their slot.
+        num_sampled: C_sub, slots per group; slots in excess of the number of valid classes are masked.
+        num_groups: G, groups per batch (1: one shared set); None: one per example.
+        k: how many classes a retriever is asked for per example; None: as many as fill a group if no class is found
+            twice, ``classes_per_example(num_sampled, batch size, num_groups)``. A sampler has its own.
 
     Returns:
         A ``Sampler`` with the state, updates, refreshes and schedule of the given one.
 
     Raises:
-        ValueError: for numbers out of range or a sampler with replacement; in ``sample`` if the sampler returns shared
-            sets or the groups do not divide the batch.
+        ValueError: for numbers out of range, k with a sampler, or a sampler with replacement; in ``sample`` if the
+            sampler returns shared sets or the groups do not divide the batch.
 
     Example:
         >>> import jax, jax.numpy as jnp, candax as cx
@@ -93,24 +90,32 @@ def grouped(
     """
     check_positive("num_sampled", num_sampled)
     check_positive("num_groups", num_groups)
-    if sampler.facts.with_replacement:
+    check_positive("k", k)
+    if k is not None and isinstance(sampler, Sampler):
+        raise ValueError(
+            f"expected k with a retriever only, got k={k} with a sampler, which has its own: leave it out."
+        )
+    alone = retrieved(sampler, 1) if isinstance(sampler, Retriever) else sampler
+    if alone.facts.with_replacement:
         raise ValueError("expected a sampler without replacement, such as top_k, got one that returns classes twice.")
 
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         groups = count_groups(num_groups, query)
         key_retrieve, key_fill = jax.random.split(key)
-        retrieved = sampler.sample(state, key_retrieve, query)
-        if retrieved.ids.shape[0] != query.embeddings.shape[0]:
+        if isinstance(sampler, Retriever):
+            number = classes_per_example(num_sampled, query.embeddings.shape[0], groups) if k is None else k
+            each = retrieved(sampler, number).sample(state, key_retrieve, query)
+            score = each.draw
+        else:
+            each = sampler.sample(state, key_retrieve, query)
+            score = jnp.broadcast_to(-jnp.arange(each.ids.shape[1], dtype=jnp.float32), each.ids.shape)
+        if each.ids.shape[0] != query.embeddings.shape[0]:
             raise ValueError(
-                f"expected a sampler with one set per example, got {retrieved.ids.shape[0]} sets for a batch of "
+                f"expected a sampler with one set per example, got {each.ids.shape[0]} sets for a batch of "
                 f"{query.embeddings.shape[0]}: leave its own num_groups out."
             )
-        if scores is None:
-            score = jnp.broadcast_to(-jnp.arange(retrieved.ids.shape[1], dtype=jnp.float32), retrieved.ids.shape)
-        else:
-            score = scores(retrieved)
         labels = _labels(query, groups)
-        ids = jnp.where(retrieved.mask, retrieved.ids, EMPTY).reshape(groups, -1)
+        ids = jnp.where(each.mask, each.ids, EMPTY).reshape(groups, -1)
         ids = jnp.concatenate([labels, ids], axis=1)
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), _falling(score.reshape(groups, -1))], axis=1)
         found = _best(ids, order, num_sampled)
@@ -129,12 +134,12 @@ def grouped(
 
     facts = Facts(
         covers_all=False,
-        draw_independent=sampler.facts.draw_independent,
+        draw_independent=isinstance(sampler, Retriever) or sampler.facts.draw_independent,
         with_replacement=False,
         exact=True,
         law_over="draw",
     )
-    return sampler._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
+    return alone._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
 
 
 def _labels(query: Query, groups: int) -> Int[Array, "G labels"]:

@@ -5,18 +5,73 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.base import Classes, KeyArray, Query, Retriever, Sampler, no_follow
 from candax.checks import check_positive
 from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
-from candax.samplers.common.returned import log_count_of_returned
 from candax.samplers.common.shares import divisible
 from candax.samplers.forest import Forest, ForestState
+from candax.samplers.retrieved import retrieved
 
 
-@divisible("k", "num_kept")
+@divisible("num_kept")
+def forest_index(
+    *,
+    num_trees: int = 100,
+    leaf_size: int = 32,
+    num_kept: int | None = None,
+    order: Literal["score", "votes"] = "score",
+    mass: float | None = None,
+    scale: float = 1.0,
+    near: Near = "vector",
+) -> Retriever:
+    """The index of ``hashing_forest`` by itself: the best classes of an embedding's leaves in random trees.
+
+    The arguments are those of ``hashing_forest``. With ``order="votes"`` the scores of a search are votes, not logits.
+
+    Returns:
+        A ``Retriever``; its state is a ``ForestState``, which changes at refreshes only.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> import jax, candax as cx
+        >>> classes = cx.Classes(jax.random.normal(jax.random.key(0), (64, 4)))
+        >>> index = cx.samplers.forest_index(num_trees=3, leaf_size=16)
+        >>> state = index.build(jax.random.key(1), classes)
+        >>> jax.jit(index.find, static_argnums=3)(state, classes.vectors[:2], classes, 5)[1].shape
+        (2, 5)
+    """
+    check_positive("num_kept", num_kept)
+    if order not in ("score", "votes"):
+        raise ValueError(f'expected order "score" or "votes", got {order!r}.')
+    if order == "votes" and (num_kept is not None or mass is not None):
+        raise ValueError('num_kept and mass go by scores: leave them out with order="votes", or use order="score".')
+    if mass is not None and not 0 < mass <= 1:
+        raise ValueError(f"expected 0 < mass <= 1, the share of probability to be kept, got {mass!r}.")
+    if not scale > 0:
+        raise ValueError(f"expected scale > 0, got {scale!r}.")
+    forest = Forest(num_trees, leaf_size, near)
+    forest.check()
+    build = jax.jit(forest.build)
+
+    def search(state: ForestState, query: Query, k: int) -> tuple[Array, Array]:
+        found = forest.search(state, query.embeddings, query.classes, k, num_kept, by_votes=order == "votes")
+        if mass is None:
+            return found
+        kept = (found.scores > -jnp.inf) & _holds_mass(scale * found.scores, mass)
+        return jnp.where(kept, found.scores, -jnp.inf), jnp.where(kept, found.ids, 0)
+
+    def refresh(state: ForestState, key: KeyArray, classes: Classes) -> ForestState:
+        del state
+        return build(key, classes)
+
+    return Retriever(build, search, no_follow, refresh, "forest")
+
+
 def hashing_forest(
     k: int,
     *,
@@ -54,7 +109,7 @@ def hashing_forest(
     all classes L log2(num_classes / leaf_size) times, one tree after the other.
 
     Args:
-        k: slots an example; those in excess of the classes found are masked.
+        k: slots per example; those in excess of the classes found are masked.
         num_trees: L.
         leaf_size: the most classes in a leaf.
         num_kept: how many of the classes found are ranked by score: those with the most votes, a vote being a tree
@@ -86,42 +141,18 @@ def hashing_forest(
         as described by Zhao et al., ANN Softmax (PVLDB 2022), sections 2.2.2 and 4, where L = 100 and T = 1000; the
         leaves' size is not given there.
     """
-    check_positive("k", k)
-    check_positive("num_kept", num_kept)
-    if order not in ("score", "votes"):
-        raise ValueError(f'expected order "score" or "votes", got {order!r}.')
-    if order == "votes" and (num_kept is not None or mass is not None):
-        raise ValueError('num_kept and mass go by scores: leave them out with order="votes", or use order="score".')
-    if mass is not None and not 0 < mass <= 1:
-        raise ValueError(f"expected 0 < mass <= 1, the share of probability to be kept, got {mass!r}.")
-    if not scale > 0:
-        raise ValueError(f"expected scale > 0, got {scale!r}.")
     if num_kept is not None and num_kept < k:
         raise ValueError(f"expected num_kept >= k, got num_kept={num_kept} to be ranked for k={k}.")
-    forest = Forest(num_trees, leaf_size, near)
-    forest.check()
-    build = jax.jit(forest.build)
-
-    def sample(state: ForestState, key: KeyArray, query: Query) -> Candidates:
-        del key
-        found = forest.search(state, query.embeddings, query.classes, k, num_kept, by_votes=order == "votes")
-        mask = found.scores > -jnp.inf
-        if mass is not None:
-            mask = mask & _holds_mass(scale * found.scores, mass)
-        return Candidates(jnp.where(mask, found.ids, 0), jnp.zeros(found.ids.shape), mask)
-
-    def log_expected_count(
-        state: ForestState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
-    ) -> Float[Array, "G n"]:
-        del state
-        return log_count_of_returned(candidates, ids, query)
-
-    def refresh(state: ForestState, key: KeyArray, classes: Classes) -> ForestState:
-        del state
-        return build(key, classes)
-
-    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, exact=True, law_over="draw")
-    return every(Sampler(build, sample, log_expected_count, no_update, refresh, never, facts), schedule)
+    index = forest_index(
+        num_trees=num_trees,
+        leaf_size=leaf_size,
+        num_kept=num_kept,
+        order=order,
+        mass=mass,
+        scale=scale,
+        near=near,
+    )
+    return every(retrieved(index, k), schedule)
 
 
 def _holds_mass(scores: Float[Array, "B k"], mass: float) -> Array:

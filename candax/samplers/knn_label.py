@@ -2,19 +2,110 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.base import (
+    Candidates,
+    Classes,
+    Facts,
+    KeyArray,
+    Query,
+    Retriever,
+    Sampler,
+    State,
+    never,
+    no_follow,
+    no_update,
+)
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive
 from candax.samplers.common.groups import count_groups
+from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
 
 # Classes whose neighbours are looked for at a time.
 _QUERIES = 1024
+
+
+class _Neighbours(NamedTuple):
+    """The static numbers of a graph of neighbours, and what can be done with it; see ``knn_label``."""
+
+    num_neighbours: int
+    from_graph: bool
+    block_size: int
+
+    def nearest(self, classes: Classes, ids: Int[Array, "n"]) -> Int[Array, "n k"]:
+        """The nearest other classes of each, -1 where there are no more."""
+        by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
+        vectors = jnp.where((ids < classes.num_valid)[:, None], classes.vectors[ids], 0)
+        scores, found = streaming_top_k(vectors, by_cosine, self.num_neighbours + 1, block_size=self.block_size)
+        found = jnp.where((scores > -jnp.inf) & (found != ids[:, None]), found, -1)
+        # A class need not be among its own k + 1 nearest: equal vectors come by id.
+        itself_last = jnp.argsort(found < 0, axis=1, stable=True)
+        return jnp.take_along_axis(found, itself_last[:, : self.num_neighbours], axis=1)
+
+    def build(self, key: KeyArray, classes: Classes) -> State:
+        """The neighbours of every class, if they are kept."""
+        del key
+        if not self.from_graph:
+            return ()
+        size = min(_QUERIES, classes.num_classes)
+        blocks = -(-classes.num_classes // size)
+        ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), classes.num_classes - 1).reshape(blocks, size)
+        graph = jax.lax.map(lambda some: self.nearest(classes, some), ids)
+        return graph.reshape(-1, self.num_neighbours)[: classes.num_classes]
+
+    def refresh(self, state: State, key: KeyArray, classes: Classes) -> State:
+        """The graph of the present classes."""
+        del state
+        return self.build(key, classes)
+
+    def found(self, state: State, query: Query) -> Int[Array, "B n"]:
+        """The labels of each example and their neighbours, with repeats; -1 where there is none."""
+        labels = query.labels.reshape(-1)
+        at = jnp.maximum(labels, 0)
+        of_label = state[at] if self.from_graph else self.nearest(query.classes, at)
+        found = jnp.concatenate([labels[:, None], jnp.where(labels[:, None] >= 0, of_label, -1)], axis=1)
+        return found.reshape(query.labels.shape[0], -1)
+
+    def search(self, state: State, query: Query, k: int) -> tuple[Array, Array]:
+        """Of the labels and their neighbours those of largest logit."""
+        ids, mask = _distinct(self.found(state, query))
+        return best_of(query, jnp.where(mask, ids, -1), k)
+
+
+@divisible("num_neighbours")
+def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
+    """The retriever of ``knn_label``: each example's labels and their nearest other classes, ranked by logit.
+
+    Args:
+        num_neighbours: of each label.
+        from_graph: keep a graph of neighbours, which changes at refreshes only, or look for them in every search.
+        block_size: the most classes scored at a time.
+
+    Returns:
+        A ``Retriever``; a search without labels finds nothing.
+
+    Raises:
+        ValueError: if a number is not positive.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> vectors = jnp.array([[1.0, 0.0], [5.0, 0.5], [0.0, 1.0], [-1.0, 0.0]])
+        >>> query = cx.Query(jnp.ones((1, 2)), jnp.array([[0]]), cx.Classes(vectors))
+        >>> index = cx.samplers.label_index(1)
+        >>> state = index.build(jax.random.key(0), query.classes)
+        >>> [found.tolist() for found in index.search(state, query, 3)]
+        [[[5.5, 1.0, -inf]], [[1, 0, 0]]]
+    """
+    check_positive("num_neighbours", num_neighbours)
+    check_positive("block_size", block_size)
+    index = _Neighbours(num_neighbours, from_graph, block_size)
+    return Retriever(index.build, index.search, no_follow, index.refresh, "labels")
 
 
 @divisible("k")
@@ -30,17 +121,17 @@ def knn_label(
 
     Nearest is the largest cosine between class vectors, whatever their lengths, without biases. The set is the union
     over the group's labels; a class that is a neighbour of several stands in it once, and the slots of repeats are
-    masked (S = (k + 1) * labels slots of a group). Every member has expected count 1: the choice is deterministic,
+    masked (S = (k + 1) * labels slots per group). Every member has expected count 1: the choice is deterministic,
     nothing corrects for the classes outside, and the paper trains on it with ``losses.subset_softmax``.
 
     Cost, with n classes: with ``from_graph`` the state is the graph, 4 n k bytes, as of the last refresh; building it
     scores all pairs, O(n^2 dim) time with ``[1024, block_size]`` logits at a time, so choose a ``schedule`` of an epoch
-    or so. A draw then reads k ids a label. Without the graph every draw scores all classes, O(labels n dim): always up
-    to date and without memory; cheaper where fewer than n labels are seen between two refreshes.
+    or so. A draw then reads k ids per label. Without the graph every draw scores all classes, O(labels n dim): always
+    up to date and without memory; cheaper where fewer than n labels are seen between two refreshes.
 
     Args:
-        k: neighbours a label. Those in excess of the other valid classes are masked.
-        num_groups: G, groups a batch (1: one shared set); None: one set an example.
+        k: neighbours per label. Those in excess of the other valid classes are masked.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
         from_graph: keep a graph of neighbours, or look for them in every draw.
         schedule: when the loop rebuilds the graph, ``(step) -> bool``.
         block_size: the most classes scored at a time.
@@ -67,38 +158,12 @@ def knn_label(
     check_positive("k", k)
     check_positive("num_groups", num_groups)
     check_positive("block_size", block_size)
-
-    def neighbours(classes: Classes, ids: Int[Array, "n"]) -> Int[Array, "n k"]:
-        """The nearest other classes of each, -1 where there are no more."""
-        by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
-        vectors = jnp.where((ids < classes.num_valid)[:, None], classes.vectors[ids], 0)
-        scores, found = streaming_top_k(vectors, by_cosine, k + 1, block_size=block_size)
-        found = jnp.where((scores > -jnp.inf) & (found != ids[:, None]), found, -1)
-        # A class need not be among its own k + 1 nearest: equal vectors come by id.
-        itself_last = jnp.argsort(found < 0, axis=1, stable=True)
-        return jnp.take_along_axis(found, itself_last[:, :k], axis=1)
-
-    def init(key: KeyArray, classes: Classes) -> State:
-        del key
-        if not from_graph:
-            return ()
-        size = min(_QUERIES, classes.num_classes)
-        blocks = -(-classes.num_classes // size)
-        ids = jnp.minimum(jnp.arange(blocks * size, dtype=jnp.int32), classes.num_classes - 1).reshape(blocks, size)
-        graph = jax.lax.map(lambda some: neighbours(classes, some), ids)
-        return graph.reshape(-1, k)[: classes.num_classes]
-
-    def refresh(state: State, key: KeyArray, classes: Classes) -> State:
-        del state
-        return init(key, classes)
+    index = _Neighbours(k, from_graph, block_size)
 
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         del key
-        groups = count_groups(num_groups, query)
-        labels = query.labels.reshape(-1)
-        of_label = state[jnp.maximum(labels, 0)] if from_graph else neighbours(query.classes, jnp.maximum(labels, 0))
-        found = jnp.concatenate([labels[:, None], jnp.where(labels[:, None] >= 0, of_label, -1)], axis=1)
-        ids, mask = _distinct(found.reshape(groups, -1))
+        # Nobody asks for an order here, and so nothing is scored.
+        ids, mask = _distinct(index.found(state, query).reshape(count_groups(num_groups, query), -1))
         return Candidates(ids, jnp.zeros(ids.shape), mask)
 
     def log_expected_count(
@@ -112,7 +177,7 @@ def knn_label(
         return jnp.where(known, 0.0, -jnp.inf)
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False)
-    return Sampler(init, sample, log_expected_count, no_update, refresh, schedule, facts)
+    return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule, facts)
 
 
 def _distinct(ids: Int[Array, "G n"]) -> tuple[Int[Array, "G n"], Bool[Array, "G n"]]:

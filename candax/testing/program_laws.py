@@ -2,19 +2,28 @@
 
 import functools
 import types
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes, Query, Sampler
-from candax.testing.bench import Bench, build
+from candax.testing.bench import Case, build
 from candax.testing.broken import LawBroken
 from candax.testing.problems import make_query
 
 
-def check_closure(bench: Bench) -> None:
+@runtime_checkable
+class Checked(Protocol):
+    """A sampler, or a retriever as one, with what makes it again."""
+
+    sampler: Sampler
+    factory: Any
+    case: Case
+
+
+def check_closure(bench: Checked) -> None:
     """Samplers are closed over static hyperparameters, never over arrays: those would be constants of every step."""
     functions = bench.sampler._asdict()
     del functions["facts"]
@@ -45,7 +54,7 @@ def _arrays_held(value: Any, path: str, seen: set[int]) -> list[str]:
     return [found for name, entry in inner.items() for found in _arrays_held(entry, f"{path}.{name}", seen)]
 
 
-def check_cost(bench: Bench) -> None:
+def check_cost(bench: Checked) -> None:
     """Law 5: the scratch of a draw and of an update is the same at 10^5 and at 10^6 classes."""
     if bench.case.cost_grows:
         return

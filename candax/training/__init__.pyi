@@ -1,3 +1,4 @@
+from .averages import averaged_model as averaged_model
 from .checkpoints import Checkpoints as Checkpoints
 from .evaluation import embed as embed, evaluate as evaluate, evaluate_dataset as evaluate_dataset
 from .feed import BatchSource as BatchSource

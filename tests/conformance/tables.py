@@ -247,6 +247,24 @@ SAMPLERS: dict[str, SamplerCase] = {
         cost_grows=True,
         slow=True,
     ),
+    # Tempered, or the rare classes of the one law would need very many draws.
+    "resampled": SamplerCase(
+        lambda g: samplers.resampled(samplers.uniform(12, num_groups=1), 6, scale=0.2), groups=(None,)
+    ),
+    "resampled top_k": SamplerCase(
+        lambda g: samplers.resampled(samplers.top_k(6, block_size=8), 4, scale=0.2),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        cautious=True,
+        cost_grows=True,
+        slow=True,
+    ),
+    "grouped exact_index": SamplerCase(
+        lambda g: samplers.grouped(samplers.exact_index(block_size=8), num_sampled=18, num_groups=g, k=1),
+        cost_grows=True,
+        slow=True,
+    ),
     "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 
@@ -284,9 +302,11 @@ LOSSES: dict[str, LossCase] = {
         likelihood=False,
     ),
     "gbce": LossCase(losses.gbce, likelihood=False),
+    "one_vs_all": LossCase(losses.one_vs_all, likelihood=False),
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
+    "css with smoothing": LossCase(losses.with_smoothing(losses.css, 0.2), likelihood=False),
     "css with arcface": LossCase(losses.with_margin(losses.arcface, losses.css), likelihood=False),
     "css with arcface of margin 0": LossCase(
         losses.with_margin(partial(losses.arcface, margin=0.0, scale=1.0), losses.css), unbiased_normaliser=True

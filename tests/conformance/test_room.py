@@ -12,7 +12,7 @@ import pytest
 
 import candax as cx
 from candax.base import Candidates, Facts, SampledLogits, Sampler, never, no_update
-from candax.testing import LOSS_LAWS, SAMPLER_LAWS, LawBroken, check_loss, check_sampler
+from candax.testing import LOSS_LAWS, RETRIEVER_LAWS, SAMPLER_LAWS, LawBroken, check_loss, check_sampler
 
 FACTS = Facts(covers_all=True, draw_independent=True, with_replacement=True)
 
@@ -173,7 +173,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 
 def test_tables_name_every_law() -> None:
-    for laws in (SAMPLER_LAWS, LOSS_LAWS):
+    for laws in (SAMPLER_LAWS, RETRIEVER_LAWS, LOSS_LAWS):
         assert all(law.says and law.advice for law in laws.values())
 
 

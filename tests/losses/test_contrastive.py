@@ -38,7 +38,25 @@ def gbce_by_hand(example: Example, *, calibration: float) -> float:
     return float(beta * np.mean(softplus(-example.true)) + np.sum(softplus(kept)))
 
 
+def one_vs_all_by_hand(example: Example) -> float:
+    kept = ~example.hits
+    stands_for = np.exp(-example.sampled_count[kept])
+    return float(np.sum(softplus(-example.true)) + np.sum(stands_for * softplus(example.sampled[kept])))
+
+
+def smoothed_by_hand(example: Example, *, smoothing: float) -> float:
+    """The cross-entropy with a target of which the samples that are no hits share a part."""
+    kept = example.sampled[~example.hits]
+    towards = np.mean(example.true) - np.mean(kept) if len(kept) else 0.0
+    return sigmoid_by_hand(example) + smoothing * float(towards)
+
+
 CASES = {
+    "one_vs_all": (losses.one_vs_all, one_vs_all_by_hand),
+    "with_smoothing": (
+        losses.with_smoothing(losses.negative_sampling, 0.3),
+        partial(smoothed_by_hand, smoothing=0.3),
+    ),
     "nce": (losses.nce, partial(sigmoid_by_hand, corrected=True, hits=True)),
     "nce without hits": (
         partial(losses.nce, remove_hits=True, log_normalizer=1.5),
@@ -87,6 +105,11 @@ def test_nce_is_at_rest_at_the_true_distribution() -> None:
     # Not where the model is off by a constant, nor without hits: the test can fail.
     assert np.abs(expected_gradient(losses.nce, np.log(P) + 0.1, Q, 3)).max() > 1e-3
     assert np.abs(expected_gradient(partial(losses.nce, remove_hits=True), np.log(P), Q, 3)).max() > 1e-3
+
+
+def test_one_vs_all_is_at_rest_where_sigmoid_is_the_probability() -> None:
+    np.testing.assert_allclose(expected_gradient(losses.one_vs_all, np.log(P / (1 - P)), Q, 3), 0, atol=1e-6)
+    assert np.abs(expected_gradient(losses.one_vs_all, np.log(P), Q, 3)).max() > 1e-3
 
 
 def test_nce_with_the_right_normaliser_is_at_rest_too() -> None:

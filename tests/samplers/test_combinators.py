@@ -9,7 +9,17 @@ import pytest
 
 import candax as cx
 from candax.base import Candidates, Query, Sampler, no_update
-from candax.samplers import bernoulli, every, learned_unigram, mixture, top_k, uniform, unigram, with_tail
+from candax.samplers import (
+    bernoulli,
+    every,
+    hashing_forest,
+    learned_unigram,
+    mixture,
+    top_k,
+    uniform,
+    unigram,
+    with_tail,
+)
 from candax.testing.statistics import check_mean
 
 NUM_CLASSES = 15
@@ -115,7 +125,7 @@ def test_mixture_counts_add_up() -> None:
 def test_mixture_refuses() -> None:
     with pytest.raises(ValueError, match="at least one"):
         mixture([])
-    for part in (top_k(3), unigram(3, replacement=False), bernoulli(3.0)):
+    for part in (top_k(3), hashing_forest(3), unigram(3, replacement=False), bernoulli(3.0)):
         with pytest.raises(ValueError, match="part 1 of the mixture has expected counts that depend on the draw"):
             mixture([uniform(3), part])
     sampler = mixture([uniform(3), uniform(3, num_groups=2)])

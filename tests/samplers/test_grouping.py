@@ -10,28 +10,26 @@ from hypothesis import given, settings, strategies as st
 
 import candax as cx
 from candax import samplers
-from candax.base import Candidates, Facts, Sampler, never, no_update
+from candax.base import Retriever, no_follow
 from candax.samplers import classes_per_example, grouped
 
 BATCH, K, LABELS, NUM_CLASSES = 6, 5, 2, 40
 
 
 def told():
-    """A retriever that returns its state: ids, mask and scores."""
-    return Sampler(
-        init=lambda key, classes: (),
-        sample=lambda state, key, query: Candidates(state[0], jnp.zeros(state[0].shape), state[1], state[2]),
-        log_expected_count=lambda state, candidates, ids, query: jnp.zeros(ids.shape),
-        update=no_update,
+    """A retriever that returns its state: scores and ids."""
+    return Retriever(
+        build=lambda key, classes: (),
+        search=lambda state, query, k: state,
+        follow=no_follow,
         refresh=lambda state, key, classes: state,
-        schedule=never,
-        facts=Facts(covers_all=False, draw_independent=True, with_replacement=False),
+        kind="told",
     )
 
 
 @functools.cache
 def compiled(num_sampled, num_groups):
-    sampler = grouped(told(), num_sampled=num_sampled, num_groups=num_groups, scores=lambda found: found.draw)
+    sampler = grouped(told(), num_sampled=num_sampled, num_groups=num_groups)
     everything = jnp.arange(NUM_CLASSES, dtype=jnp.int32)
 
     def run(state, key, query):
@@ -63,7 +61,7 @@ def test_a_group_has_its_labels_its_best_and_a_fill(seed, sizes, num_valid):
     labels[:, 1] = np.where(rng.random(BATCH) < 0.5, -1, labels[:, 1])
     classes = cx.Classes(jnp.zeros((NUM_CLASSES, 1)), None, None, jnp.int32(num_valid))
     query = cx.Query(jnp.zeros((BATCH, 1)), jnp.asarray(labels), classes)
-    state = (jnp.asarray(ids), jnp.asarray(mask), jnp.asarray(scores))
+    state = (jnp.asarray(scores), jnp.asarray(ids))
     drawn, counts = compiled(num_sampled, num_groups)(state, jax.random.key(seed % 1000), query)
     counts = np.asarray(counts)
     assert drawn.ids.shape == (num_groups, num_sampled)

@@ -74,9 +74,9 @@ def test_codes_of_several_steps_made_together_are_those_of_single_steps(codes, p
     assert made == ([False, False, True] if pending_rows == 30 else [False, True, True]) * 2
     assert np.any(np.asarray(states[0].codes) != built)
     states[1] = updates[1](states[1], jax.random.key(1), query, jnp.asarray(ids, jnp.int32), rows)
-    index = samplers.ivf_index(num_centers=4, hm_num=60, codes=codes)
-    samplers.save_index(tmp_path / "index.npz", index, states[1])
-    jax.tree.map(np.testing.assert_array_equal, samplers.load_index(tmp_path / "index.npz")[1], states[1])
+    index = samplers.ivf_index(num_centers=4, hm_num=60, codes=codes, update_every=3, pending_rows=pending_rows)
+    samplers.save_index(tmp_path / "index", index, states[1], classes)
+    jax.tree.map(np.testing.assert_array_equal, samplers.load_index(tmp_path / "index")[1], states[1])
     with pytest.raises(ValueError, match="pending_rows of at least 31"):
         updates[1](states[1], jax.random.key(1), query, jnp.arange(31), jnp.zeros((31, rows.shape[1])))
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -51,6 +51,8 @@ class Study:
         reference: the label of lines that are drawn in black, such as the full softmax's.
         picture: name of its file; default: that of the study's module.
         may_change: names of settings that choose methods: a study that goes on may have others of them.
+        results: the rows of ``results.json`` from a row of figures, for those who read it; the runner then keeps what
+            it goes on from in ``study.json``.
     """
 
     title: str
@@ -62,6 +64,7 @@ class Study:
     reference: str = "full_softmax"
     picture: str = ""
     may_change: Sequence[str] = ()
+    results: Callable[[Row], list[Row]] | None = None
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
@@ -81,7 +84,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
     out, console = writable_folder(settings.out), Console()
     changeable = dict.fromkeys(("out", *study.may_change))
     identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
-    done = _read(out, identity)
+    file = out / ("results.json" if study.results is None else "study.json")
+    done = _read(file, identity)
     console.print(study.title)
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
@@ -95,13 +99,15 @@ def run(study: Study, settings: Settings) -> list[Row]:
         row = next((row for row in done if labels.items() <= row.items()), None)
         rows.append(row or {**labels, **_json(method.run(out / _UNFINISHED / str(number)))})
         # After each method: a long study that is cut off leaves what it has.
-        _write(out, {**identity, "rows": rows + others})
+        _write(file, {**identity, "rows": rows + others})
         shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
     shown = _over_seeds(rows, every)
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
-    _write(out, {**identity, "rows": rows + others, "table": table})
+    _write(file, {**identity, "rows": rows + others, "table": table})
+    if study.results is not None:
+        _write(out / "results.json", [result for row in rows for result in study.results(row)])
     found = report.table(study.title, study.columns, shown, study.caption)
     show(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
@@ -149,18 +155,17 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def _read(out: Path, identity: Mapping[str, Any]) -> list[Row]:
+def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
     """Rows of a study that is the same, and nothing of another one."""
-    path = out / "results.json"
     found = json.loads(path.read_text()) if path.exists() else {}
     if isinstance(found, dict) and identity.items() <= found.items():
         return list(found["rows"])
-    shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
+    shutil.rmtree(path.parent / _UNFINISHED, ignore_errors=True)
     return []
 
 
-def _write(out: Path, results: Mapping[str, Any]) -> None:
-    write_atomically(out / "results.json", json.dumps(results, indent=1) + "\n")
+def _write(path: Path, results: Any) -> None:
+    write_atomically(path, json.dumps(results, indent=1) + "\n")
 
 
 def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -36,6 +36,7 @@ class Training:
         loss_fn: of ``fit``.
         checkpoint_every: steps between checkpoints; shorter trainings have none.
         progress: whether to show the bar of ``fit``.
+        finish: what is measured, from the model and its optimizer; default: the model.
     """
 
     make: Callable[[Sampler | None, Callable[..., Any]], tuple[Any, cx.Optimizer]]
@@ -47,6 +48,7 @@ class Training:
     loss_fn: Callable[[Any, Any], Any] | None = None
     checkpoint_every: int = 500
     progress: bool = True
+    finish: Callable[[Any, cx.Optimizer], Any] = lambda model, optimizer: model
 
     def by(self, sampler: Sampler | None, loss: Callable[..., Any], name: str = "", **changes: Any) -> Run:
         """What trains by one method.
@@ -63,22 +65,30 @@ class Training:
             ``on_the_way`` gives.
         """
         problem = dataclasses.replace(self, **changes)
-        return lambda folder: problem._train(sampler, loss, name, folder)
 
-    def _train(self, sampler: Sampler | None, loss: Callable[..., Any], name: str, folder: Path | None) -> Figures:
+        def run(folder: Path | None) -> Figures:
+            model, figures = problem.train(sampler, loss, name, folder)
+            return {**figures, **problem.measure(model)}
+
+        return run
+
+    def train(
+        self, sampler: Sampler | None, loss: Callable[..., Any], name: str, folder: Path | None
+    ) -> tuple[Any, Figures]:
+        """Trains by one method; what is to be measured, and the figures of training alone. See ``by``."""
         model, optimizer = self.make(sampler, loss)
         _compile_refresh(model, sampler, self.num_steps)
         points = {max(1, round(share * self.num_steps)) for share in self.measured_at if share}
         measured = []
         if self.on_the_way is not None and 0 in self.measured_at:
-            measured.append({"step": 0, "seconds": 0.0, **self.on_the_way(model)})
+            measured.append({"step": 0, "seconds": 0.0, **self.on_the_way(self.finish(model, optimizer))})
         fitted = fit(
             model,
             optimizer,
             self.batches,
             num_steps=self.num_steps,
             loss_fn=self.loss_fn,
-            validation=self._validation(points),
+            validation=self._validation(points, optimizer),
             folder=folder if self.num_steps > self.checkpoint_every else None,
             checkpoint_every=self.checkpoint_every,
             keep=1,
@@ -88,20 +98,24 @@ class Training:
         )
         measured += [record for record in fitted.records if "loss" not in record]
         seconds = fitted.records[-1]["seconds"]
-        return {
+        figures = {
             "steps": self.num_steps,
             "seconds": seconds,
             # The first step compiles and is not on the clock.
             "ms_per_step": 1e3 * seconds / max(1, self.num_steps - 1),
-            **self.measure(model),
             "curve": self._curve(measured),
         }
+        return self.finish(model, optimizer), figures
 
-    def _validation(self, points: set[int]) -> Validation | None:
+    def _validation(self, points: set[int], optimizer: cx.Optimizer) -> Validation | None:
         measure = self.on_the_way
         if measure is None:
             return None
-        return Validation([()], lambda model, batches: dict(measure(model)), every=lambda step: step in points)
+
+        def metric(model: Any, batches: Any) -> dict[str, Any]:
+            return dict(measure(self.finish(model, optimizer)))
+
+        return Validation([()], metric, every=lambda step: step in points)
 
     def _curve(self, measured: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
         curve = {name: [record[name] for record in measured] for name in (measured[0] if measured else ())}

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from candax import data
 from candax.recipes import common
+from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
-from candax.recipes.extreme.catalog import LossName, SamplerName
 from candax.recipes.extreme.problem import PANELS
 from candax.recipes.extreme.setting import QUICK, Setting
 

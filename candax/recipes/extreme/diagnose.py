@@ -23,7 +23,7 @@ from candax import data, diagnostics
 from candax.base import Classes
 from candax.data.progress import progress_bar
 from candax.recipes import common
-from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme.train import restore
 from candax.training import embed
 from candax.training.metrics_log import write_atomically

@@ -6,7 +6,7 @@ from typing import Any
 from candax import data
 from candax.base import Loss, Sampler
 from candax.recipes import common
-from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme.problem import problem
 
 # Sizes for --quick.

@@ -1,10 +1,11 @@
 """`candax train` and `candax evaluate`: one model, trained with checkpoints and measured on the whole test set."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -13,7 +14,8 @@ import candax as cx
 from candax import data, losses
 from candax.models import Classifier
 from candax.recipes import common
-from candax.recipes.extreme.catalog import LossName, SamplerName
+from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.extreme import linear
 from candax.recipes.extreme.problem import faster_full_softmax
 from candax.recipes.extreme.setting import QUICK, Setting
 from candax.training import Checkpoints, evaluate_dataset, fit
@@ -26,8 +28,14 @@ class Train(Setting):
 
     sampler: SamplerName | None = "log_uniform"
     """Where candidates come from; None trains with the full softmax."""
-    loss: LossName = "sampled_softmax"
+    loss: LossName = "one_vs_all"
     """Loss on the candidates."""
+    encoder: Literal["linear", "relu"] = "linear"
+    """linear: starts from the data and ends better; relu: starts at random, as in `candax compare`."""
+    dim: common.Count = 512
+    """Coordinates of embeddings and class vectors."""
+    epochs: common.Positive = 4.0
+    """Passes over the training set."""
     out: common.Out = Path("runs/train")
     """Folder of the run: config.json, metrics.jsonl, checkpoints/, results.json."""
     checkpoint_every: common.Count = 500
@@ -35,6 +43,14 @@ class Train(Setting):
     keep: common.Count = 3
     """Checkpoints kept."""
     QUICK: ClassVar = QUICK
+
+    def training(self, dataset: data.Dataset, *, new: bool = True, **options: Any) -> common.Training:
+        """See ``Setting``; ``new`` is False for a model whose values come from a checkpoint."""
+        training = super().training(dataset, **options)
+        if self.encoder == "relu":
+            return training
+        told = dataset, self.dim, self.learning_rate, training.num_steps, self.seed
+        return dataclasses.replace(training, make=functools.partial(linear.make, *told, new=new))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +79,9 @@ class Run(NamedTuple):
     def identity(self) -> dict[str, Any]:
         """What all parts of the run share."""
         values = dataclasses.asdict(self.settings)
-        return {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
+        kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
+        # With the linear encoder the rate falls to 0 at the last step.
+        return kept if self.settings.encoder == "relu" else {**kept, "num_steps": self.training.num_steps}
 
     def measure(self, name: str) -> dict[str, float]:
         """Measures the model, prints what was found and writes it into the run's folder."""
@@ -74,9 +92,9 @@ class Run(NamedTuple):
         return result
 
 
-def _start(settings: Train, full_softmax: Callable[..., Any] | None = None) -> Run:
+def _start(settings: Train, full_softmax: Callable[..., Any] | None = None, *, new: bool = True) -> Run:
     dataset = settings.load()
-    training = settings.training(dataset)
+    training = settings.training(dataset, new=new)
     if settings.sampler is not None:
         pair: tuple[Any, Any] = settings.pair(settings.sampler, settings.loss)
     else:
@@ -88,7 +106,7 @@ def train(settings: Train) -> dict[str, float]:
     """Trains, or goes on with, one run; returns and writes its final measurement."""
     settings = settings.ready()
     out = common.writable_folder(settings.out)
-    run = _start(settings)
+    run = _start(settings, new=not (out / "checkpoints").exists())
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
     fit(
         run.model,
@@ -119,7 +137,9 @@ def restore(folder: Path) -> Run:
     config = folder / "config.json"
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
-    run = _start(Train(**{**json.loads(config.read_text(encoding="utf-8")), "out": folder}), losses.full_softmax)
+    run = _start(
+        Train(**{**json.loads(config.read_text(encoding="utf-8")), "out": folder}), losses.full_softmax, new=False
+    )
     identity = {**run.training.batches.identity, **run.identity}
     with Checkpoints(folder, identity=identity, keep=run.settings.keep) as checkpoints:
         checkpoints.restore(run.model, run.optimizer)

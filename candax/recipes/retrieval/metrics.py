@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array
 
-from candax.base import Classes
+from candax.base import Classes, Retriever, State
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
-from candax.samplers.ivf.index import IVFIndex, IVFState
 from candax.training.metrics import nonzero_pattern, retrieval_metrics
 
 # (embeddings, k) -> scores in falling order, -inf where there are fewer, and ids.
@@ -24,9 +23,9 @@ def exact_search(classes: Classes, *, block_size: int = DEFAULT_BLOCK_SIZE) -> S
     return lambda embeddings, k: _top_k(embeddings, classes, k, block_size=block_size)
 
 
-def index_search(index: IVFIndex, state: IVFState, classes: Classes) -> Search:
-    """Asks an index, see ``candax.samplers.ivf_index``: it reads a part of the classes, and may miss some."""
-    search = jax.jit(index.search, static_argnums=3)
+def index_search(index: Retriever, state: State, classes: Classes) -> Search:
+    """Asks an index, such as ``candax.samplers.ivf_index``: it reads a part of the classes, and may miss some."""
+    search = jax.jit(index.find, static_argnums=3)
     return lambda embeddings, k: search(state, embeddings, classes, k)
 
 

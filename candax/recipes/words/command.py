@@ -11,7 +11,7 @@ from rich.console import Console
 
 from candax import data, losses
 from candax.recipes import common
-from candax.recipes.extreme.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.words.scores import file_scores
 from candax.recipes.words.training import train_word2vec
 from candax.training.metrics_log import write_atomically

@@ -1,39 +1,43 @@
-"""How a sampler is divided among shards: its factory is called again, with the shard's part of the samples."""
+"""How a sampler or retriever is divided among shards: its factory is called again, with the shard's part."""
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
-from candax.base import Sampler
+from candax.base import Retriever, Sampler
 
 P = ParamSpec("P")
+Made = TypeVar("Made", Sampler, Retriever)
 
 
-def divisible(*numbers: str) -> Callable[[Callable[P, Sampler]], Callable[P, Sampler]]:
-    """Gives the samplers of a factory their ``share``: the factory's arguments ``numbers`` are divided.
+def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]:
+    """Gives what a factory makes its ``share``: the factory's arguments ``numbers`` are divided.
 
-    Samplers among the arguments are divided themselves.
+    Samplers and retrievers among the arguments are divided themselves. A retriever gets its ``settings`` here: the
+    arguments of its factory.
 
     Args:
-        numbers: names of arguments that count samples of a candidate set, over all classes.
+        numbers: names of arguments that count samples of a candidate set, or parts of an index, over all classes.
     """
 
-    def of_factory(factory: Callable[P, Sampler]) -> Callable[P, Sampler]:
+    def of_factory(factory: Callable[P, Made]) -> Callable[P, Made]:
         signature = inspect.signature(factory)
 
         @functools.wraps(factory)
-        def make(*args: P.args, **kwargs: P.kwargs) -> Sampler:
-            sampler = factory(*args, **kwargs)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Made:
+            made = factory(*args, **kwargs)
             given = signature.bind(*args, **kwargs)
+            passed = dict(given.arguments)
 
-            def share(number: int) -> Sampler:
-                arguments = {
-                    name: _divided(name, value, number, name in numbers) for name, value in given.arguments.items()
-                }
-                return make(**arguments)  # type: ignore[call-arg]
+            def share(number: int) -> Made:
+                arguments = {name: _divided(name, value, number, name in numbers) for name, value in passed.items()}
+                return of_factory(factory)(**arguments)  # type: ignore[call-arg]
 
-            return sampler._replace(share=share)
+            if isinstance(made, Sampler):
+                return made._replace(share=share)
+            given.apply_defaults()
+            return made._replace(share=share, settings=dict(given.arguments))
 
         return make
 
@@ -41,9 +45,9 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Sampler]], Callable[P, Sam
 
 
 def _divided(name: str, value: Any, number: int, counts: bool) -> Any:
-    if isinstance(value, Sampler):
+    if isinstance(value, Sampler | Retriever):
         if value.share is None:
-            raise ValueError(f"expected a {name} that can be divided among shards, got a sampler without share.")
+            raise ValueError(f"expected a {name} that can be divided among shards, got one without share.")
         return value.share(number)
     if isinstance(value, list | tuple) and value and all(isinstance(part, Sampler) for part in value):
         return [_divided(name, part, number, counts) for part in value]

@@ -72,7 +72,7 @@ class Coder(NamedTuple):
         return -(-width // WORD)
 
     def record(self, width: int, has_bias: bool) -> int:
-        """Words of bits and numbers a class."""
+        """Words of bits and numbers per class."""
         extra = 2 + has_bias if self.codes == "rotated" else 0
         return self.num_words(width) + extra
 

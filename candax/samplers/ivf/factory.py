@@ -1,11 +1,16 @@
 """The factory of an index, where its arguments are explained."""
 
+from jaxtyping import Array
+
+from candax.base import KeyArray, Query, Retriever, no_follow
 from candax.checks import check_positive
 from candax.samplers.common.keys import Near
+from candax.samplers.common.shares import divisible
 from candax.samplers.ivf.codes import Codes
-from candax.samplers.ivf.index import IVFIndex
+from candax.samplers.ivf.index import IVFIndex, IVFState
 
 
+@divisible("num_centers", "hm_num", "num_kept")
 def ivf_index(
     *,
     num_centers: int,
@@ -16,7 +21,9 @@ def ivf_index(
     query_bits: int = 4,
     num_iterations: int = 10,
     points_per_center: int = 64,
-) -> IVFIndex:
+    update_every: int | None = 1,
+    pending_rows: int = 1 << 15,
+) -> Retriever:
     """An inverted file with one-bit codes (IVF-BQ): approximate search for the largest logits e . w_c + b_c.
 
     Classes are put into lists by k-means on their normalised vectors. A query visits its nearest lists until about
@@ -31,22 +38,24 @@ def ivf_index(
 
     Args:
         num_centers: lists; 64 to 1024 in the paper.
-        hm_num: codes seen a query; the paper's HM_num, num_classes / 10 or / 20 there.
+        hm_num: codes seen per query; the paper's HM_num, num_classes / 10 or / 20 there.
         num_kept: how many of them are scored exactly; the paper's k'. Default: hm_num / 10. A search for k takes at
             least k.
         codes: "mean": the paper's, cheapest. "rotated": a random rotation and an estimator without bias, for vectors
-            whose coordinates differ in variance or depend on each other; a query costs ``query_bits`` times as many
-            comparisons, a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
+            whose coordinates differ in variance or depend on each other; a query takes ``query_bits`` times as many
+            comparisons, and a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
         near: which vectors are clustered and coded: "vector": the class vectors; their lengths and biases play no part
             in the choice of lists, nor in "mean" codes. "logit": class vectors extended by bias and length, so that
             near means of large logit; for classes that differ much in these. See ``class_keys``.
         query_bits: bits of a query's coordinate, with "rotated" codes.
         num_iterations: of k-means, at the build and at each refresh.
-        points_per_center: an iteration of k-means sees at most so many classes a centre.
+        points_per_center: an iteration of k-means sees at most so many classes per centre.
+        update_every: see ``ivf_bq``: 1, n or None.
+        pending_rows: see ``ivf_bq``.
 
     Returns:
-        An ``IVFIndex``: pure functions ``build(key, classes)``, ``search(state, embeddings, classes, k)``,
-        ``update(state, row_ids, rows)`` and ``refresh(state, key, classes)``, to be jitted.
+        A ``Retriever``, whose functions are to be jitted; its state is an ``IVFState``. A search by itself is
+        ``find(state, embeddings, classes, k)``.
 
     Raises:
         ValueError: for numbers out of range.
@@ -58,7 +67,7 @@ def ivf_index(
         >>> classes = cx.Classes(vectors, None, None, jnp.int32(1000))
         >>> index = cx.samplers.ivf_index(num_centers=8, hm_num=1000, num_kept=200)
         >>> state = jax.jit(index.build)(jax.random.key(1), classes)
-        >>> scores, ids = jax.jit(index.search, static_argnums=3)(state, 9 * vectors[:3], classes, 5)
+        >>> scores, ids = jax.jit(index.find, static_argnums=3)(state, 9 * vectors[:3], classes, 5)
         >>> ids[:, 0].tolist()
         [0, 1, 2]
 
@@ -66,6 +75,16 @@ def ivf_index(
     """
     check_positive("hm_num", hm_num)
     kept = max(1, hm_num // 10) if num_kept is None else num_kept
-    index = IVFIndex(num_centers, hm_num, kept, codes, near, query_bits, num_iterations, points_per_center)
+    numbers = (num_centers, hm_num, kept, codes, near, query_bits, num_iterations, points_per_center)
+    index = IVFIndex(*numbers, update_every, pending_rows)
     index.check()
-    return index
+
+    def search(state: IVFState, query: Query, k: int) -> tuple[Array, Array]:
+        return index.search(state, query.embeddings, query.classes, k)
+
+    def follow(state: IVFState, key: KeyArray, row_ids: Array, rows: Array) -> IVFState:
+        del key
+        return index.update(state, row_ids, rows)
+
+    follows = no_follow if update_every is None else follow
+    return Retriever(index.build, search, follows, index.refresh, "ivf")

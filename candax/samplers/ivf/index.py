@@ -30,7 +30,7 @@ _PLUS_PLUS = 4096
 class IVFState:
     """Centres, lists, codes, and updates since the lists were built.
 
-    About num_classes * (8 + width / 8) bytes with "mean" codes, 8 or 12 a class more with "rotated" ones.
+    About num_classes * (8 + width / 8) bytes with "mean" codes, 8 or 12 more per class with "rotated" ones.
 
     Attributes:
         centers: of length 1, turned like the keys.
@@ -102,8 +102,8 @@ class IVFIndex(NamedTuple):
     def build(self, key: KeyArray, classes: Classes) -> IVFState:
         """Centres, lists and codes of all valid classes.
 
-        O(num_classes * num_centers * dim), by blocks: beside the state and 12 bytes a class for sorting it holds a few
-        million numbers. To be jitted.
+        O(num_classes * num_centers * dim), by blocks: beside the state and 12 bytes per class for sorting it holds a
+        few million numbers. To be jitted.
 
         Args:
             key: for k-means, and for the rotation.
@@ -236,7 +236,7 @@ class IVFIndex(NamedTuple):
         return _write(codes, place, coder.encode(state.book, keys, center, kept))
 
     def num_reads(self, state: IVFState) -> int:
-        """Blocks a query reads: an eighth more places than ``hm_num``, as a list's last block is filled in part."""
+        """Blocks read per query: an eighth more places than ``hm_num``, as a list's last block is filled in part."""
         blocks, _, block = state.codes.shape
         if self.hm_num >= state.lists.places.shape[0]:
             return blocks
@@ -254,7 +254,7 @@ class IVFIndex(NamedTuple):
             state: as built.
             embeddings: any number; some of them are searched at a time, so that scratch stays at 4 million numbers.
             classes: the output layer now: what is scored.
-            k: classes an embedding.
+            k: classes per embedding.
 
         Returns:
             Scores (logits; cosines of a normalised head) in falling order and ids, like ``streaming_top_k``; slots

@@ -96,7 +96,7 @@ def visit(lists: Lists, similar: Float[Array, "B centers"], number: int) -> Visi
     Args:
         lists: the inverted lists.
         similar: how near each query is to each centre.
-        number: R, blocks a query; of the last list perhaps only some.
+        number: R, blocks per query; of the last list perhaps only some.
 
     Returns:
         ``Visit``; fewer than R blocks are filled where there are not so many.

@@ -2,19 +2,15 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
-
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
+from candax.base import Sampler, never
 from candax.checks import check_positive
-from candax.samplers.common.groups import count_groups
+from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
-from candax.samplers.common.returned import log_count_of_returned
 from candax.samplers.common.shares import divisible
-from candax.samplers.grouping import classes_per_example, grouped
+from candax.samplers.grouping import grouped
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.factory import ivf_index
-from candax.samplers.ivf.index import IVFState
+from candax.samplers.retrieved import retrieved
 
 
 @divisible("k", "num_centers", "hm_num", "num_kept", "num_sampled")
@@ -37,7 +33,7 @@ def ivf_bq(
 ) -> Sampler:
     """The k classes of highest logit that an inverted file with one-bit codes finds: the sampler of ANN Softmax.
 
-    **One set an example** (without ``num_sampled``): the k best of those found, each with expected count 1, like
+    **One set per example** (without ``num_sampled``): the k best of those found, each with expected count 1, like
     ``top_k`` and ``lsh_top_k``: deterministic given the index, and nothing corrects for the classes outside.
     ``log_expected_count`` is 0 for the set and for the labels, -inf for others.
 
@@ -46,16 +42,16 @@ def ivf_bq(
     ``grouped`` for the counts; with ``subset_softmax``, which uses none, it is the paper's method.
 
     The codes of the rows that a step changes follow at once, lists and centres at a refresh. A draw costs
-    O(hm_num * dim / 32 + num_kept * dim) an example, an update O(rows * dim), whatever the number of classes.
+    O(hm_num * dim / 32 + num_kept * dim) per example, an update O(rows * dim), whatever the number of classes.
 
     Args:
-        k: classes an example. None, with ``num_sampled``: as many as fill a group if no class is found twice,
+        k: classes per example. None, with ``num_sampled``: as many as fill a group if no class is found twice,
             ``classes_per_example(num_sampled, batch size, num_groups)``.
         num_centers: see ``ivf_index``, as for the arguments not explained here.
-        hm_num: codes seen an example (the paper: num_classes / 10).
+        hm_num: codes seen per example (the paper: num_classes / 10).
         num_kept: how many of them are scored exactly (k'; the paper: hm_num / 10, which is the default).
-        num_sampled: C_sub, classes a group.
-        num_groups: G, groups a batch (1: one shared set); None: one an example. With ``num_sampled`` only.
+        num_sampled: C_sub, classes per group.
+        num_groups: G, groups per batch (1: one shared set); None: one per example. With ``num_sampled`` only.
         codes: "mean" (the paper's) or "rotated".
         near: "vector" or "logit".
         query_bits: of "rotated" codes.
@@ -88,11 +84,11 @@ def ivf_bq(
     check_positive("k", k)
     if num_sampled is None and num_groups is not None:
         raise ValueError(
-            f"expected num_sampled, the classes a group, with num_groups={num_groups}; without both, every example has "
-            "a set of its own."
+            f"expected num_sampled, the classes per group, with num_groups={num_groups}; without both, every example "
+            "has a set of its own."
         )
     if num_sampled is None and k is None:
-        raise ValueError("expected k, the classes an example, or num_sampled, the classes a group, got neither.")
+        raise ValueError("expected k, the classes per example, or num_sampled, the classes per group, got neither.")
     index = ivf_index(
         num_centers=num_centers,
         hm_num=hm_num,
@@ -102,35 +98,10 @@ def ivf_bq(
         query_bits=query_bits,
         num_iterations=num_iterations,
         points_per_center=points_per_center,
-    )._replace(update_every=update_every, pending_rows=pending_rows)
-    index.check()
-
-    def sample(state: IVFState, key: KeyArray, query: Query) -> Candidates:
-        del key
-        number = k
-        if number is None:
-            assert num_sampled is not None
-            batch_size = query.embeddings.shape[0]
-            number = classes_per_example(num_sampled, batch_size, count_groups(num_groups, query))
-        scores, ids = index.search(state, query.embeddings, query.classes, number)
-        return Candidates(ids, jnp.zeros(ids.shape), scores > -jnp.inf, draw=scores)
-
-    def log_expected_count(
-        state: IVFState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
-    ) -> Float[Array, "G n"]:
-        del state
-        return log_count_of_returned(candidates, ids, query)
-
-    def update(state: IVFState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> IVFState:
-        del key, query
-        return index.update(state, row_ids, rows)
-
-    def refresh(state: IVFState, key: KeyArray, classes: Classes) -> IVFState:
-        return index.refresh(state, key, classes)
-
-    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, exact=True, law_over="draw")
-    changes = no_update if update_every is None else update
-    alone = Sampler(index.build, sample, log_expected_count, changes, refresh, schedule, facts)
-    if num_sampled is None:
-        return alone
-    return grouped(alone, num_sampled=num_sampled, num_groups=num_groups, scores=lambda candidates: candidates.draw)
+        update_every=update_every,
+        pending_rows=pending_rows,
+    )
+    if num_sampled is not None:
+        return every(grouped(index, num_sampled=num_sampled, num_groups=num_groups, k=k), schedule)
+    assert k is not None
+    return retrieved(index, k, schedule=schedule)

@@ -25,6 +25,7 @@ class HashFamily(NamedTuple):
         scratch: ``(dim, num_functions) -> int``: numbers of scratch per row.
         exact: different functions are independent, and ``log_collision`` holds for every pair of vectors.
         always_collides: no two vectors (but opposite ones) have collision probability 0.
+        made_by: its factory's name and named arguments, which files of an index hold; None: it cannot be saved.
     """
 
     init: Callable[[KeyArray, int, int], Any]
@@ -34,6 +35,7 @@ class HashFamily(NamedTuple):
     scratch: Callable[[int, int], int]
     exact: bool
     always_collides: bool
+    made_by: tuple[Any, ...] | None = None
 
 
 def mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

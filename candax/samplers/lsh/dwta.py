@@ -141,6 +141,7 @@ def dwta(
         scratch=lambda dim, functions: functions * bin_size,
         exact=permutations == "independent" and not sparse,
         always_collides=False,
+        made_by=("dwta", ("bin_size", bin_size), ("permutations", permutations), ("sparse", sparse)),
     )
 
 

@@ -1,6 +1,5 @@
 """The index of an LSH sampler: hash parameters and tables, built from the classes and updated by rows."""
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import jax
@@ -99,47 +98,35 @@ class Index(NamedTuple):
         """The hash functions, down to the number of a bucket."""
         return Hasher(self.family, self.num_hashes, self.num_tables, num_buckets)
 
-    def functions(
-        self,
-    ) -> tuple[
-        Callable[[KeyArray, Classes], LSHState],
-        Callable[[LSHState, KeyArray, Query, Array, Array], LSHState],
-        Callable[[LSHState, KeyArray, Classes], LSHState],
-    ]:
-        """The ``init``, ``update`` and ``refresh`` of a sampler."""
+    def build(self, key: KeyArray, classes: Classes) -> LSHState:
+        """Hash functions, and tables of all valid classes; compiled."""
+        tables = empty_tables(classes.num_classes, self.num_tables, *self.sizes(classes.num_classes))
+        return _fill(self, tables, key, classes)
 
-        def fill(tables: Tables, key: KeyArray, classes: Classes) -> LSHState:
-            key_hash, key_build = jax.random.split(key)
-            hasher = self.hasher(tables.buckets.shape[1])
-            # Logits of a normalised head are cosines: near in logit is near in vector.
-            as_vectors = self.near == "vector" or classes.normalized
-            biases, longest = (None, None) if as_vectors else (_copy(classes.biases), longest_key(classes))
-            parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
+    def refresh(self, state: LSHState, key: KeyArray, classes: Classes) -> LSHState:
+        """New hash functions, and tables written into the memory of the old ones. To be jitted."""
+        return self.fill(state.tables, key, classes)
 
-            def prepare(rows: Array, start: Array) -> Array:
-                some = None if biases is None else jax.lax.dynamic_slice_in_dim(biases, start, rows.shape[0])
-                return rows if longest is None else class_keys(rows, some, longest)
+    def fill(self, tables: Tables, key: KeyArray, classes: Classes) -> LSHState:
+        """New hash functions, and the classes put into tables, whatever these hold."""
+        key_hash, key_build = jax.random.split(key)
+        hasher = self.hasher(tables.buckets.shape[1])
+        # Logits of a normalised head are cosines: near in logit is near in vector.
+        as_vectors = self.near == "vector" or classes.normalized
+        biases, longest = (None, None) if as_vectors else (_copy(classes.biases), longest_key(classes))
+        parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
 
-            codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
-            built = build(tables, key_build, codes)
-            number = classes.num_valid.astype(jnp.int32)
-            return LSHState(parameters, built, number, jnp.int32(0), biases, longest, self._nothing_pending(classes))
+        def prepare(rows: Array, start: Array) -> Array:
+            some = None if biases is None else jax.lax.dynamic_slice_in_dim(biases, start, rows.shape[0])
+            return rows if longest is None else class_keys(rows, some, longest)
 
-        compiled = jax.jit(fill, donate_argnums=0)
+        codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
+        built = build(tables, key_build, codes)
+        number = classes.num_valid.astype(jnp.int32)
+        return LSHState(parameters, built, number, jnp.int32(0), biases, longest, self._nothing_pending(classes))
 
-        def init(key: KeyArray, classes: Classes) -> LSHState:
-            sizes = self.sizes(classes.num_classes)
-            return compiled(empty_tables(classes.num_classes, self.num_tables, *sizes), key, classes)
-
-        def refresh(state: LSHState, key: KeyArray, classes: Classes) -> LSHState:
-            # New hash functions, written into the memory of the old tables.
-            return fill(state.tables, key, classes)
-
-        return init, self.update, refresh
-
-    def update(self, state: LSHState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> LSHState:
+    def follow(self, state: LSHState, key: KeyArray, row_ids: Array, rows: Array) -> LSHState:
         """Moves the changed classes to their new buckets, or remembers them until it is time to."""
-        del query
         assert self.update_every is not None
         num_buckets = state.tables.buckets.shape[1]
         hasher = self.hasher(num_buckets)
@@ -189,6 +176,9 @@ class Index(NamedTuple):
         flat = queries.vectors.reshape(groups * number, dim)
         codes = self.hasher(state.tables.buckets.shape[1]).buckets(state.hash, flat)
         return codes.reshape(groups, number, self.num_tables)
+
+
+_fill = jax.jit(Index.fill, static_argnums=0, donate_argnums=1)
 
 
 def _copy(biases: Float[Array, "num_classes"] | None) -> Float[Array, "num_classes"] | None:

@@ -127,7 +127,6 @@ def lsh(
     kept_for_fill = _check_fill(fill, num_fill, budget)
     if take not in ("tables", "all"):
         raise ValueError(f'expected take "tables" or "all", got {take!r}.')
-    init, update, refresh = index.functions()
 
     def sample(state: LSHState, key: KeyArray, query: Query) -> Candidates:
         key_read, key_choose = jax.random.split(key)
@@ -181,8 +180,13 @@ def lsh(
         exact=fill is not None or (family.exact and alone and unbounded),
         law_over="draw" if fill is not None else "index",
     )
-    update = no_update if update_every is None else update
-    return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
+
+    def update(state: LSHState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> LSHState:
+        del query
+        return index.follow(state, key, row_ids, rows)
+
+    follows = no_update if update_every is None else update
+    return Sampler(index.build, sample, log_expected_count, follows, index.refresh, schedule, facts)
 
 
 def _check_fill(fill: str | None, num_fill: int | None, budget: int | None) -> int:

@@ -84,4 +84,5 @@ def simhash() -> HashFamily:
         scratch=lambda dim, functions: 2 * functions,
         exact=True,
         always_collides=True,
+        made_by=("simhash",),
     )

@@ -32,6 +32,7 @@ LossName = Literal[
     "blackout",
     "ranking",
     "gbce",
+    "one_vs_all",
 ]
 
 
@@ -95,4 +96,5 @@ LOSSES: dict[LossName, Loss] = {
     "blackout": losses.blackout,
     "ranking": losses.ranking,
     "gbce": losses.gbce,
+    "one_vs_all": losses.one_vs_all,
 }

@@ -1,0 +1,52 @@
+"""Label smoothing over candidates: a part of the target goes to what the sampler draws."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from candax.base import Loss, SampledLogits
+from candax.losses.common import mean_over_labels, reduce_over_samples, without_hits
+
+
+def with_smoothing(loss: Loss, smoothing: float) -> Loss:
+    r"""A loss whose target is softened towards the sampled classes.
+
+    ``loss(logits) + e (mean_y o_y - mean_s o_s)``, where s runs over the samples that are no hits. For a loss of the
+    form ``-o_y + log Z``, such as ``sampled_softmax`` and ``css``, that is the cross-entropy with the target
+    ``(1 - e) [c = y] + e q(c)``, where q is how the sampler draws: with a sampler by frequency the smoothing is towards
+    frequent classes, with a uniform one it is the usual label smoothing.
+
+    Args:
+        loss: any loss of ``SampledLogits``.
+        smoothing: e, the part of the target that the sampled classes share, in [0, 1).
+
+    Returns:
+        A loss. Nats per example, float32 [B]; 0 for examples without labels.
+
+    Raises:
+        ValueError: if ``smoothing`` is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp, candax as cx
+        >>> one = jnp.ones((1, 1), bool)
+        >>> logits = cx.SampledLogits(jnp.full((1, 1), 3.0), jnp.zeros((1, 1)), one, jnp.full((1, 1), 1.0),
+        ...                           jnp.zeros((1, 1)), one, ~one, num_classes=2)
+        >>> smoothed = cx.losses.with_smoothing(cx.losses.css, 0.2)
+        >>> round(float(smoothed(logits)[0] - cx.losses.css(logits)[0]), 4)  # 0.2 (3 - 1)
+        0.4
+
+    Source: Szegedy et al., Rethinking the Inception Architecture for Computer Vision (2016), section 7, where the
+        target is smoothed over all classes.
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"expected smoothing of at least 0 and less than 1, got {smoothing!r}.")
+
+    def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, "B"]:
+        keep = without_hits(logits)
+        true = mean_over_labels(jnp.where(logits.true_mask, logits.true, 0.0), logits.true_mask)
+        sampled = reduce_over_samples(jnp.where(keep, logits.sampled, 0.0), keep, "mean")
+        drawn = jnp.any(keep, axis=1) & jnp.any(logits.true_mask, axis=1)
+        return loss(logits, **options) + smoothing * jnp.where(drawn, true - sampled, 0.0)
+
+    return loss_with_smoothing

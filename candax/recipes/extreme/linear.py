@@ -1,0 +1,86 @@
+"""A linear encoder that starts from the data: what `candax train` trains.
+
+Its bag is a truncated singular value decomposition of the training features, class vectors are the centroids of their
+examples, biases are log priors. Sampled losses then only have to tell neighbours apart.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Float32
+from scipy.sparse import csr_array
+
+import candax as cx
+from candax import data, models
+from candax.base import Sampler
+
+# The encoder is near where it should be, and class vectors are not.
+ENCODER_RATE = 0.4
+
+
+def make(
+    dataset: data.Dataset,
+    dim: int,
+    learning_rate: float,
+    num_steps: int,
+    seed: int,
+    sampler: Sampler | None,
+    loss: Callable[..., Any],
+    *,
+    new: bool = True,
+) -> tuple[models.Classifier, cx.Optimizer]:
+    """The model at its start, and Adam on rows, whose rate falls linearly to 0.
+
+    Args:
+        dataset: to train on.
+        dim: of the embeddings.
+        learning_rate: of class vectors at the start; of the encoder ``ENCODER_RATE`` of it.
+        num_steps: until the rate is 0.
+        seed: of the decomposition and of candidates.
+        sampler: of the head.
+        loss: of the head.
+        new: whether to compute where to start; False for a model whose values come from a checkpoint.
+
+    Returns:
+        The model and its optimizer.
+    """
+    counts, rngs = dataset.label_counts(dataset.train), nnx.Rngs(seed)
+    head = cx.Head(dataset.num_classes, dim, sampler=sampler, loss=loss, counts=counts, rngs=rngs)
+    encoder = models.SparseMLP(dataset.num_features, dim, linear=True, rngs=rngs)
+    if new:
+        _start(encoder, head, dataset, counts, seed)
+    rates = {"encoder": ENCODER_RATE * learning_rate, "head": learning_rate}
+    each = {name: optax.adam(optax.linear_schedule(rate, 0.0, num_steps)) for name, rate in rates.items()}
+    model = models.Classifier(encoder, head)
+    return model, cx.Optimizer(model, optax.multi_transform(each, _rooms), seed=seed)
+
+
+def _rooms(params: Any) -> Any:
+    """The first word of each path: encoder or head."""
+    return nnx.from_flat_state([(path, path[0]) for path, _ in nnx.to_flat_state(params)])
+
+
+def _start(encoder: models.SparseMLP, head: cx.Head, dataset: data.Dataset, counts: Any, seed: int) -> None:
+    from sklearn.preprocessing import normalize
+
+    features = csr_array(normalize(dataset.train.features))
+    bag = _directions(features, encoder.bag.shape[1], seed)
+    encoder.bag[...] = jnp.asarray(bag)
+    labels = csr_array(dataset.train.labels.T.astype(np.float32))
+    centroids = (labels @ (features @ bag)) / np.maximum(counts, 1)[:, None]
+    head.vectors[...] = jnp.asarray(centroids, jnp.float32)
+    assert head.biases is not None
+    head.biases[...] = jnp.asarray(np.log((counts + 0.5) / (len(dataset.train) + 1)), jnp.float32)
+
+
+def _directions(features: csr_array, dim: int, seed: int) -> Float32[np.ndarray, "num_features dim"]:
+    """The right singular vectors of the largest singular values; zeros where there are fewer than ``dim``."""
+    from sklearn.utils.extmath import randomized_svd
+
+    number = min(dim, *features.shape)
+    _, _, vectors = randomized_svd(features, number, n_iter=2, random_state=seed)
+    return np.pad(vectors.T.astype(np.float32), ((0, 0), (0, dim - number)))

@@ -1,0 +1,1 @@
+"""Sequences: which item comes next, by a transformer over packed rows."""

@@ -1,0 +1,171 @@
+"""Sequences of items from files, parted into what is for training, for validation and for testing."""
+
+import csv
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Int32, Int64
+
+from candax import data
+from candax.data.interactions import Row, interactions_of
+from candax.data.tab_separated import name_of
+from candax.data.text import open_text
+
+STDLIB = "python-stdlib"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sequences:
+    """Items of users in order, of which the last are held out: leave one out.
+
+    A user's last item is for testing and the one before for validation, as far as one is left before them: users of
+    two items have none for validation, users of one none at all. Trained is on what comes before the item that is
+    asked for: for testing that is all but the last one.
+
+    Attributes:
+        name: what tables call it.
+        item_names: the most frequent first.
+        items: of all users, one after the other.
+        offsets: where each user's items begin, and where the last one's end.
+        held_out: items at the end of each user's that are not for training: 1 to test, 2 to validate.
+    """
+
+    name: str
+    item_names: tuple[str, ...]
+    items: Int32[np.ndarray, "N"]
+    offsets: Int64[np.ndarray, "num_users_plus_1"]
+    held_out: int = 1
+
+    @property
+    def num_items(self) -> int:
+        """Classes."""
+        return len(self.item_names)
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "num_users"]:
+        """Items of each user."""
+        return np.diff(self.offsets)
+
+    @property
+    def training_ends(self) -> Int64[np.ndarray, "num_users"]:
+        """Behind the last item of each user that is for training."""
+        return self.offsets[1:] - np.clip(self.lengths - 1, 0, self.held_out)
+
+    def counts(self) -> Int64[np.ndarray, "num_items"]:
+        """How often each item occurs in what is for training."""
+        places = ranges(self.offsets[:-1], self.training_ends)
+        return np.bincount(self.items[places], minlength=self.num_items)
+
+    def questions(self, split: str) -> "Questions":
+        """What is to be predicted in validation or in testing."""
+        back, least = {"validation": (2, 3), "test": (1, 2)}[split]
+        users = np.flatnonzero(self.lengths >= least)
+        ends = self.offsets[1:][users] - back
+        return Questions(self.offsets[:-1][users], ends, self.items[ends])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Questions:
+    """Histories, as places within all items, and the item that follows each."""
+
+    starts: Int64[np.ndarray, "n"]
+    ends: Int64[np.ndarray, "n"]
+    answers: Int32[np.ndarray, "n"]
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self.answers)
+
+    def __getitem__(self, which: "slice | Int[np.ndarray, 'm']") -> "Questions":
+        """Some of them."""
+        return Questions(self.starts[which], self.ends[which], self.answers[which])
+
+
+def ranges(starts: Int64[np.ndarray, "n"], ends: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "total"]:
+    """The numbers from each start to before its end, one range after the other.
+
+    Example:
+        >>> ranges(np.array([0, 5]), np.array([2, 8])).tolist()
+        [0, 1, 5, 6, 7]
+    """
+    sizes = ends - starts
+    return np.repeat(starts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+
+
+def load(path: str, *, min_count: int = 1) -> Sequences:
+    r"""Reads sequences: ``user item item ...`` parted by spaces, ``user,item[,time]``, or the same parted by tabs.
+
+    Which of them is told by the first line: a tab, or else a comma, or else spaces. Items with times are put in their
+    order. ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
+    library are the users, the identifiers that each uses its items.
+
+    Args:
+        path: file (.gz, .bz2, .xz too), or ``python-stdlib``.
+        min_count: items that occur less often are left out.
+
+    Returns:
+        The sequences.
+
+    Raises:
+        ValueError: with file and line, for lines of another kind, or where nothing can be held out.
+        OSError: if the file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "shop.txt")
+        ...     _ = path.write_text("ann tea milk tea\nbob milk\n")
+        ...     shop = load(str(path))
+        >>> [shop.item_names[item] for item in shop.items], shop.counts().tolist()
+        (['tea', 'milk', 'tea', 'milk'], [1, 1])
+    """
+    found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count)
+    sequences = Sequences(found.name, found.item_names, found.items, found.offsets)
+    if not (sequences.lengths >= 3).any():
+        raise ValueError(
+            f"{path}: expected users with three items or more, one each to train, to validate and to test on; the "
+            f"longest sequence has {sequences.lengths.max()}."
+        )
+    return sequences
+
+
+def _read(path: Path, min_count: int) -> data.Interactions:
+    with open_text(path) as lines:
+        first = next((line for line in lines if line.strip()), "")
+    if "\t" in first:
+        return data.interactions(path, min_count=min_count)
+    rows = _by_commas(path) if "," in first else _by_spaces(path)
+    return interactions_of(name_of(path), rows, min_count=min_count)
+
+
+def _by_spaces(path: Path) -> Iterator[Row]:
+    users: dict[str, int] = {}
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            user, *items = line.split() or [""]
+            if not user:
+                continue
+            if not items:
+                raise ValueError(f"{path}:{number}: expected a user and items parted by spaces, got {user!r} alone.")
+            if user in users:
+                raise ValueError(f"{path}:{number}: expected one line per user, got {user!r} as in line {users[user]}.")
+            users[user] = number
+            yield from (Row(user, item) for item in items)
+
+
+def _by_commas(path: Path) -> Iterator[Row]:
+    with open_text(path) as lines:
+        reader = csv.reader(lines)
+        for fields in reader:
+            if not fields:
+                continue
+            where = f"{path}:{reader.line_num}"
+            if len(fields) not in (2, 3) or not all(fields):
+                raise ValueError(f"{where}: expected user,item or user,item,time, got {','.join(fields)[:60]!r}.")
+            time = fields[2] if len(fields) == 3 else None
+            try:
+                yield Row(fields[0], fields[1], None if time is None else float(time))
+            except ValueError:
+                raise ValueError(f"{where}: expected a time that is a number, got {time!r}.") from None

@@ -1,0 +1,119 @@
+"""What needs no training: the most popular items, the last item's successors, and sequential nearest neighbours."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float32, Int64
+from scipy.sparse import csr_array
+
+from candax.recipes.sequences.files import Questions, Sequences, ranges
+
+
+def successors(
+    sequences: Sequences, *, reach: int | None = None, both_ways: bool = False, normalised: bool = False
+) -> csr_array:
+    """How often one item follows another in what is for training, pairs at distance g counted 1 / g.
+
+    Args:
+        sequences: to count in.
+        reach: the largest distance; None: that of the longest sequence, at most 50.
+        both_ways: count the item before as a successor of the one after too.
+        normalised: divide by the square roots of how often both items occur: a cosine.
+
+    Returns:
+        ``[num_items, num_items]``: a row for each item before, a column for each one after.
+    """
+    starts, ends = sequences.offsets[:-1], sequences.training_ends
+    longest = int(min((ends - starts).max(initial=1) - 1, 50 if reach is None else reach))
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for gap in range(1, longest + 1):
+        at = ranges(starts, np.maximum(ends - gap, starts))
+        parts.append((sequences.items[at], sequences.items[at + gap], np.full(len(at), 1 / gap, np.float32)))
+    before, after, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    shape = (sequences.num_items, sequences.num_items)
+    counted = csr_array((weights, (before, after)), shape=shape)
+    if both_ways:
+        counted = csr_array(counted + counted.T)
+    if normalised:
+        root = 1 / np.sqrt(np.maximum(sequences.counts(), 1)).astype(np.float32)
+        rows = np.repeat(np.arange(sequences.num_items), np.diff(counted.indptr))
+        counted.data = counted.data * root[rows] * root[counted.indices]
+    return counted
+
+
+def history_weights(sequences: Sequences, questions: Questions, *, recency: float, length: int = 50) -> csr_array:
+    """The items of each history with the weight ``recency ** age``: 1 for the last one; 0 keeps the last one alone.
+
+    Returns:
+        ``[len(questions), num_items]``.
+    """
+    length = length if recency > 0 else 1
+    starts = np.maximum(questions.starts, questions.ends - length)
+    places = ranges(starts, questions.ends)
+    sizes = questions.ends - starts
+    rows = np.repeat(np.arange(len(questions)), sizes)
+    ages = np.repeat(questions.ends - 1, sizes) - places
+    weights = recency ** ages.astype(np.float32) if recency > 0 else np.ones(len(ages), np.float32)
+    return csr_array((weights, (rows, sequences.items[places])), shape=(len(questions), sequences.num_items))
+
+
+class Neighbours:
+    """Scores of items by those that stood near the items of the history, without any training.
+
+    ``score(c) = sum_i recency^age_i sum_g n_g(i, c) / g / sqrt(n(i) n(c))``, n_g(i, c) being how often c and i stand g
+    places apart.
+
+    Args:
+        sequences: to count in.
+        recency: .8 as a rule; 0 with the last item alone.
+        reach: see ``successors``.
+        both_ways: see ``successors``.
+        normalised: see ``successors``.
+
+    Source: the sequential nearest neighbours of Ludewig and Jannach, Evaluation of Session-based Recommendation
+        Algorithms (2018), in its simplest form, by items.
+    """
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        *,
+        recency: float = 0.8,
+        reach: int | None = None,
+        both_ways: bool = True,
+        normalised: bool = True,
+    ) -> None:
+        self.sequences, self.recency = sequences, recency
+        self.table = successors(sequences, reach=reach, both_ways=both_ways, normalised=normalised)
+
+    def __call__(self, questions: Questions) -> Float32[np.ndarray, "n num_items"]:
+        """A score for each question and item, 0 or more."""
+        weights = history_weights(self.sequences, questions, recency=self.recency)
+        return np.asarray((weights @ self.table).todense(), np.float32)
+
+
+class MostPopular:
+    """Items by how often they occur in training, for everybody alike."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self.counts = sequences.counts().astype(np.float32)
+
+    def __call__(self, questions: Questions) -> Float32[np.ndarray, "n num_items"]:
+        """The same score for each question."""
+        return np.broadcast_to(self.counts, (len(questions), len(self.counts)))
+
+
+def most_frequent_successor(sequences: Sequences) -> Callable[[Questions], Float32[np.ndarray, "n num_items"]]:
+    """Items by how often they followed the last item of the history directly; of equals, the most popular first."""
+    following = Neighbours(sequences, recency=0.0, reach=1, both_ways=False, normalised=False)
+    popular = MostPopular(sequences)
+    share = 0.5 / max(popular.counts.max(), 1.0)
+    return lambda questions: following(questions) + share * popular(questions)
+
+
+def seen_pairs(sequences: Sequences, questions: Questions) -> tuple[Int64[np.ndarray, "p"], Int64[np.ndarray, "p"]]:
+    """Each question with each item of its history, once."""
+    rows = np.repeat(np.arange(len(questions)), questions.ends - questions.starts)
+    items = sequences.items[ranges(questions.starts, questions.ends)].astype(np.int64)
+    pairs = np.unique(rows * sequences.num_items + items)
+    return pairs // sequences.num_items, pairs % sequences.num_items

@@ -1,0 +1,176 @@
+"""Sequences packed into rows of one length, several in a row: few of the tokens are padding."""
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from candax.data.positions import check_position
+from candax.recipes.sequences.files import Questions, Sequences, ranges
+
+
+class PackedBatch(NamedTuple):
+    """Items, what follows each (-1: nothing), and which sequence of its row a place belongs to.
+
+    At places without an item ``items`` is -1 and ``segments`` is -1.
+    """
+
+    items: Int32[np.ndarray, "R L"]
+    segments: Int32[np.ndarray, "R L"]
+    labels: Int32[np.ndarray, "R L"]
+
+
+class Packed(NamedTuple):
+    """Where each sequence lies: its row, and its first place there."""
+
+    rows: Int64[np.ndarray, "n"]
+    places: Int64[np.ndarray, "n"]
+
+
+def pack(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
+    """Fills rows one after the other, in the order given; a sequence that does not fit begins a new row.
+
+    Args:
+        sizes: of the sequences, at most ``length``.
+        length: of rows.
+
+    Returns:
+        Their places.
+
+    Example:
+        >>> pack(np.array([3, 2, 4, 1]), 6).rows.tolist()
+        [0, 0, 1, 1]
+    """
+    ends = np.cumsum(sizes)
+    rows, places = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
+    first = row = 0
+    while first < len(sizes):
+        before = ends[first] - sizes[first]
+        stop = int(np.searchsorted(ends, before + length, side="right"))
+        rows[first:stop] = row
+        places[first:stop] = ends[first:stop] - sizes[first:stop] - before
+        first, row = stop, row + 1
+    return Packed(rows, places)
+
+
+def pack_tightly(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
+    """As ``pack``, in any order: the largest first, each where the least room is left.
+
+    Example:
+        >>> pack_tightly(np.array([3, 2, 4, 1, 2]), 6).rows.tolist()
+        [1, 0, 0, 1, 1]
+    """
+    rows, places = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
+    # Rows by the room that is left in them.
+    with_room: list[list[int]] = [[] for _ in range(length + 1)]
+    number = 0
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[index])
+        room = next((room for room in range(size, length + 1) if with_room[room]), None)
+        if room is None:
+            row, room = number, length
+            number += 1
+        else:
+            row = with_room[room].pop()
+        rows[index], places[index] = row, length - room
+        with_room[room - size].append(row)
+    return Packed(rows, places)
+
+
+def fill(
+    sequences: Sequences,
+    starts: Int64[np.ndarray, "n"],
+    ends: Int64[np.ndarray, "n"],
+    packed: Packed,
+    num_rows: int,
+    length: int,
+) -> PackedBatch:
+    """The items from each start to before its end in their places; labels are the items one further."""
+    sizes = ends - starts
+    first = packed.rows * length + packed.places
+    to = ranges(first, first + sizes)
+    places = ranges(starts, ends)
+    parts = np.full((3, num_rows * length), -1, np.int32)
+    parts[0, to] = sequences.items[places]
+    parts[1, to] = np.repeat(np.arange(len(starts), dtype=np.int32), sizes)
+    parts[2, to] = sequences.items[np.minimum(places + 1, len(sequences.items) - 1)]
+    return PackedBatch(*parts.reshape(3, num_rows, length))
+
+
+class PackedBatches:
+    """Training batches: all users in a new order in each epoch, packed into rows.
+
+    Args:
+        sequences: to train on; of each user only what is for training.
+        num_rows: R, rows per batch.
+        length: L, places per row. Longer sequences are cut into pieces, from their ends on.
+        seed: of the order.
+
+    Raises:
+        ValueError: if nothing can be learned: no user has two items for training.
+    """
+
+    def __init__(self, sequences: Sequences, num_rows: int, length: int, seed: int) -> None:
+        self.sequences, self.num_rows, self.length, self.seed = sequences, num_rows, length, seed
+        # The last item of a sequence is a label alone.
+        starts, ends = sequences.offsets[:-1], sequences.training_ends - 1
+        pieces = -(-(ends - starts) // length)
+        back = ranges(np.zeros_like(pieces), pieces) * length
+        self._ends = np.repeat(ends, pieces) - back
+        self._starts = np.maximum(np.repeat(starts, pieces), self._ends - length)
+        if not len(self._ends):
+            raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
+        self._epoch: tuple[int, PackedBatch] | None = None
+        rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
+        self.batches_per_epoch = -(-rows // num_rows)
+
+    def __getitem__(self, position: tuple[int, int]) -> PackedBatch:
+        """The batch at ``(epoch, index)``."""
+        epoch, index = check_position(position, self.batches_per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = self._order(epoch)
+            starts, ends = self._starts[order], self._ends[order]
+            # Of any order as many rows: sizes alone decide.
+            rows = self.batches_per_epoch * self.num_rows
+            filled = fill(self.sequences, starts, ends, pack_tightly(ends - starts, self.length), rows, self.length)
+            # Long sequences come first: rows are dealt anew.
+            mixed = np.random.default_rng((self.seed, epoch, 1)).permutation(rows)
+            self._epoch = epoch, PackedBatch(*(part[mixed] for part in filled))
+        part_of_batch = slice(index * self.num_rows, (index + 1) * self.num_rows)
+        return PackedBatch(*(part[part_of_batch] for part in self._epoch[1]))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that the batches depend on, as JSON values."""
+        digest = hashlib.sha256(self.sequences.items.tobytes() + self.sequences.offsets.tobytes()).hexdigest()
+        return {"sequences": digest, "num_rows": self.num_rows, "length": self.length, "batches_seed": self.seed}
+
+    def _order(self, epoch: int) -> Int64[np.ndarray, "n"]:
+        return np.random.default_rng((self.seed, epoch)).permutation(len(self._ends))
+
+
+def packed_questions(
+    sequences: Sequences, questions: Questions, length: int, num_rows: int
+) -> list[tuple[PackedBatch, Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]]:
+    """The latest items of histories, packed: batches, with row and place of the last item of each of their histories.
+
+    Args:
+        sequences: that the questions are about.
+        questions: which.
+        length: places per row, and the most items of a history that are read.
+        num_rows: rows per batch.
+
+    Returns:
+        Batches that hold the questions one after the other.
+    """
+    starts = np.maximum(questions.starts, questions.ends - length)
+    packed = pack(questions.ends - starts, length)
+    found = []
+    for first in range(0, int(packed.rows[-1]) + 1, num_rows):
+        some = (packed.rows >= first) & (packed.rows < first + num_rows)
+        here = Packed(packed.rows[some] - first, packed.places[some])
+        batch = fill(sequences, starts[some], questions.ends[some], here, num_rows, length)
+        last = here.places + questions.ends[some] - starts[some] - 1
+        found.append((batch._replace(labels=np.full_like(batch.items, -1)), here.rows, last))
+    return found

@@ -1,0 +1,113 @@
+"""Figures of what scores all items: recall, nDCG and MRR of the next item, and how many items come up at all."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from candax import models
+from candax.recipes.sequences.files import Questions, Sequences
+from candax.recipes.sequences.neighbours import seen_pairs
+from candax.recipes.sequences.packing import packed_questions
+from candax.training import embed
+
+KS = (5, 10, 20)
+# Of all items for some questions: [n, num_items], the larger the better.
+Scorer: TypeAlias = Callable[[Questions], Float32[np.ndarray, "n num_items"]]
+_SCORES_AT_A_TIME = 1 << 24
+
+
+def model_scores(model: models.Classifier, sequences: Sequences, *, length: int, num_rows: int = 64) -> Scorer:
+    """Logits of all items after each history, of which the latest ``length`` items are read."""
+
+    def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
+        found = [
+            np.asarray(_logits(embed(model, batch), model.head.classes()))[rows, places]
+            for batch, rows, places in packed_questions(sequences, questions, length, num_rows)
+        ]
+        return np.concatenate(found)[:, : sequences.num_items]
+
+    return scores
+
+
+_best = jax.jit(lambda scores, k: jax.lax.top_k(scores, k)[1], static_argnums=1)
+_logits = jax.jit(lambda h, classes: h @ classes.vectors.T + (0 if classes.biases is None else classes.biases))
+
+
+def mean_of(scorers: Sequence[Scorer]) -> Scorer:
+    """The mean of the log-probabilities of several models."""
+
+    def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
+        return np.mean([jax.nn.log_softmax(jnp.asarray(scorer(questions))) for scorer in scorers], axis=0)
+
+    return scores
+
+
+def mixed(scorer: Scorer, other: Scorer, weight: float) -> Scorer:
+    """Scores, and those of another one with a weight, which are divided by the largest for each question before."""
+
+    def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
+        beside = other(questions)
+        return scorer(questions) + weight * beside / np.maximum(beside.max(axis=1, keepdims=True), 1e-30)
+
+    return scores
+
+
+def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: Sequence[int] = KS) -> dict[str, float]:
+    """Recall, nDCG and MRR at k of the one item that follows, over all items, and coverage.
+
+    ``recall@k = [rank <= k]``, ``ndcg@k = [rank <= k] / log2(1 + rank)``, ``mrr@k = [rank <= k] / rank``, means over
+    questions; ``coverage@k`` is the share of items that are among the first k of any question. By two protocols: items
+    of the history left out of the ranking, as in most published tables, and ranked with the others, whose figures have
+    "ranked " before their names.
+
+    Args:
+        scorer: of all items.
+        sequences: that the questions are about.
+        questions: with answers.
+        ks: which k.
+
+    Returns:
+        Figures by name.
+    """
+    size = max(1, _SCORES_AT_A_TIME // sequences.num_items)
+    ranks: dict[str, list[np.ndarray]] = {"": [], "ranked ": []}
+    shown = {k: np.zeros(sequences.num_items, bool) for k in ks}
+    for start in range(0, len(questions), size):
+        some = questions[slice(start, start + size)]
+        scores = np.array(scorer(some))
+        seen = seen_pairs(sequences, some)
+        ranks["ranked "].append(rank_of_answers(scores, some))
+        answers = np.arange(len(some)), some.answers
+        own = scores[answers]
+        scores[seen] = -np.inf
+        best = np.asarray(_best(scores, min(max(ks), scores.shape[1])))
+        for k in ks:
+            shown[k][best[:, :k]] = True
+        # An answer that is in the history is asked for nevertheless.
+        scores[answers] = own
+        ranks[""].append(rank_of_answers(scores, some))
+    figures = {}
+    for name, parts in ranks.items():
+        rank = np.concatenate(parts)
+        for k in ks:
+            hit = rank <= k
+            figures[f"{name}recall@{k}"] = float(hit.mean())
+            figures[f"{name}ndcg@{k}"] = float((hit / np.log2(1 + rank)).mean())
+            figures[f"{name}mrr@{k}"] = float((hit / rank).mean())
+    return figures | {f"coverage@{k}": float(of.mean()) for k, of in shown.items()}
+
+
+def rank_of_answers(scores: Float[np.ndarray, "n num_items"], questions: Questions) -> Float[np.ndarray, "n"]:
+    """The rank of each answer, 1 for the best; of items with equal scores the mean rank."""
+    own = scores[np.arange(len(questions)), questions.answers]
+    return np.asarray(_rank(scores, own), np.float64)
+
+
+@jax.jit
+def _rank(scores: Float[Array, "n num_items"], own: Float[Array, "n"]) -> Float[Array, "n"]:
+    better, equal = jnp.sum(scores > own[:, None], axis=1), jnp.sum(scores == own[:, None], axis=1)
+    return better + (equal + 1) / 2

@@ -1,0 +1,207 @@
+"""An index of any kind in one file: safetensors with a header and a digest, written atomically, never pickled."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.base import Classes, Retriever, State
+from candax.files import replacing
+from candax.samplers.hashing_forest import forest_index
+from candax.samplers.ivf import ivf_index
+from candax.samplers.knn_label import label_index
+from candax.samplers.lsh import dwta, lsh_index, simhash
+from candax.samplers.lsh.codes import HashFamily
+from candax.samplers.top_k import exact_index
+
+_FORMAT, _VERSION = "candax index", 1
+_KINDS: dict[str, Callable[..., Retriever]] = {
+    "exact": exact_index,
+    "forest": forest_index,
+    "ivf": ivf_index,
+    "labels": label_index,
+    "lsh": lsh_index,
+}
+_FAMILIES: dict[str, Callable[..., HashFamily]] = {"dwta": dwta, "simhash": simhash}
+
+
+def save_index(
+    path: Path | str, retriever: Retriever, state: State, classes: Classes, *, with_classes: bool = True
+) -> None:
+    """Writes an index, and the classes that it searches; readers see all of the file or none.
+
+    Args:
+        path: of the file; its name is taken as it is.
+        retriever: what built the state.
+        state: as built, or later.
+        classes: the output layer. Its label counts are not written.
+        with_classes: False: the index alone, for classes that are stored elsewhere, such as in a checkpoint.
+
+    Raises:
+        ValueError: if the retriever has settings that no file can hold, such as a hash family of your own.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx, tempfile
+        >>> classes = cx.Classes(jax.random.normal(jax.random.key(0), (50, 4)))
+        >>> index = cx.samplers.ivf_index(num_centers=2, hm_num=50, num_kept=50)
+        >>> path = Path(tempfile.mkdtemp()) / "index.safetensors"
+        >>> save_index(path, index, index.build(jax.random.key(1), classes), classes)
+        >>> index, state, classes = load_index(path)
+        >>> index.find(state, 3 * classes.vectors[7:8], classes, 1)[1].shape
+        (1, 1)
+    """
+    from safetensors.numpy import save_file
+
+    arrays = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
+    # Plain numbers: NumPy knows no bfloat16.
+    plain = {name: _plain(np.asarray(array)) for name, array in arrays.items()}
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "kind": retriever.kind,
+        "settings": _settings(retriever),
+        "num_classes": classes.num_classes,
+        "dim": classes.vectors.shape[1],
+        "dtypes": {name: str(array.dtype) for name, array in _parts(classes).items()},
+        "normalized": classes.normalized,
+        "with_classes": with_classes,
+    }
+    metadata = {"candax": json.dumps(header), "sha256": _digest(header, plain)}
+    with replacing(Path(path)) as file:
+        save_file(plain, file.name, metadata)
+
+
+def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Retriever, State, Classes | None]:
+    """Reads what ``save_index`` wrote.
+
+    To search in another way (``hm_num`` ...) make the retriever again with other settings, and use it with the state:
+    ``ivf_index(**retriever.settings | {"hm_num": 1000})``.
+
+    Args:
+        path: of the file.
+        retriever: what the file must be an index of, with the same settings; needed for a kind of your own. None: it
+            is made as the file says.
+
+    Returns:
+        The retriever, its state, and the classes if they were saved.
+
+    Raises:
+        ValueError: for a file that holds no index, one of another kind or of a newer version, a part of one, or one
+            that has been changed.
+        FileNotFoundError: if there is no such file.
+    """
+    path = Path(path)
+    header, plain = _read(path)
+    if retriever is None:
+        if header["kind"] not in _KINDS:
+            raise _wrong(path, f"the kind {header['kind']!r}, not one of {', '.join(_KINDS)}: pass retriever=")
+        retriever = _KINDS[header["kind"]](**_from_file(header["settings"]))
+    made, settings = _settings(retriever), header["settings"]
+    if retriever.kind != header["kind"]:
+        raise _wrong(path, f"an index of kind {header['kind']!r} where the retriever's kind is {retriever.kind!r}")
+    if made != settings:
+        differ = {name: (settings.get(name), made.get(name)) for name in {*settings, *made}}
+        differ = {name: pair for name, pair in differ.items() if pair[0] != pair[1]}
+        raise _wrong(path, f"other settings than the retriever's (the file's first): {differ}")
+    normalized, rows = header["normalized"], header["num_classes"]
+    shapes = {"vectors": (rows, header["dim"]), "biases": (rows,), "num_valid": ()}
+    parts = {name: jax.ShapeDtypeStruct(shapes[name], dtype) for name, dtype in header["dtypes"].items()}
+
+    def build(key: jax.Array, parts: dict[str, jax.Array]) -> State:
+        return retriever.build(key, Classes(**parts, normalized=normalized))
+
+    wanted = {"state": jax.eval_shape(build, jax.random.key(0), parts)}
+    if header["with_classes"]:
+        wanted["classes"] = parts
+    named = _named(wanted)
+    expected = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in named.items()}
+    found = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in plain.items()}
+    if expected != found:
+        others = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+        raise _wrong(path, f"other arrays than this version's indexes have: {', '.join(others)}")
+    leaves = [jnp.asarray(plain[name].view(array.dtype)) for name, array in named.items()]
+    loaded = jax.tree.unflatten(jax.tree.structure(wanted), leaves)
+    classes = Classes(**loaded["classes"], normalized=normalized) if "classes" in loaded else None
+    return retriever, loaded["state"], classes
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays by their names; what has been changed is refused."""
+    from safetensors import SafetensorError, safe_open
+
+    with path.open("rb") as raw:
+        begin = raw.read(16)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            plain = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = json.loads(metadata.get("candax", "null"))
+    except (SafetensorError, ValueError, OSError) as error:
+        raise _wrong(path, f"no such file, or only a part of one ({error}); it begins with {begin!r}") from error
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise _wrong(path, f"a safetensors file without the header of an index (arrays: {', '.join([*plain][:8])})")
+    if header.get("version") != _VERSION:
+        raise _wrong(path, f"version {header.get('version')!r} of the format where this candax reads {_VERSION}")
+    if metadata.get("sha256") != _digest(header, plain):
+        raise _wrong(path, "contents that have been changed: their digest is not the one in the file")
+    return header, plain
+
+
+def _wrong(path: Path, got: str) -> ValueError:
+    return ValueError(
+        f"expected {path} to be an index that candax.samplers.save_index wrote, got {got}. Give the path of such a "
+        "file, or build the index anew and save it."
+    )
+
+
+def _parts(classes: Classes) -> dict[str, jax.Array]:
+    parts = {"vectors": classes.vectors, "biases": classes.biases, "num_valid": classes.num_valid}
+    return {name: jnp.asarray(array) for name, array in parts.items() if array is not None}
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """Leaves by their names, such as ``state.lists.ids``."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
+
+
+def _digest(header: dict[str, Any], plain: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(plain):
+        digest.update(f"{name} {plain[name].dtype} {plain[name].shape} ".encode())
+        digest.update(np.ascontiguousarray(plain[name]).data)
+    return digest.hexdigest()
+
+
+def _settings(retriever: Retriever) -> dict[str, Any]:
+    """The settings as a file holds them."""
+    families = {name: value for name, value in retriever.settings.items() if isinstance(value, HashFamily)}
+    named = {name: {"hash_family": family.made_by} for name, family in families.items()}
+    try:
+        if all(family.made_by for family in families.values()):
+            return json.loads(json.dumps({**retriever.settings, **named}, default=np.generic.item))
+    except TypeError:
+        pass
+    raise ValueError(
+        f"expected settings that a file can hold (numbers, names, and hash families made by simhash() or dwta()), got "
+        f"{dict(retriever.settings)} of a retriever of kind {retriever.kind!r}."
+    )
+
+
+def _from_file(settings: dict[str, Any]) -> dict[str, Any]:
+    def made(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        family, *arguments = value["hash_family"]
+        return _FAMILIES[family](**dict(arguments))
+
+    return {name: made(value) for name, value in settings.items()}

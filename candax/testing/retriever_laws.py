@@ -1,0 +1,255 @@
+"""The laws of retrievers, and the function that checks one of your own against them."""
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.base import Query, Retriever, Sampler, State
+from candax.cosines import unit
+from candax.samplers import load_index, retrieved, save_index
+from candax.testing.bench import Case
+from candax.testing.broken import Clock, Law, LawBroken, check_laws, chosen_laws
+from candax.testing.problems import make_classes, make_query
+from candax.testing.program_laws import check_closure, check_cost
+
+_NUM_QUERIES = 8
+
+
+class RetrieverBench:
+    """A retriever with an index, queries, and what exhaustive search answers; each function is compiled once."""
+
+    def __init__(self, retriever: Retriever, k: int, recall: float, follows: bool, case: Case) -> None:
+        self.retriever, self.k, self.recall, self.follows, self.case = retriever, k, recall, follows, case
+        # For the laws of programs.
+        self.sampler = retrieved(retriever, k)
+        self.build, self.refresh, self.follow = (
+            jax.jit(function) for function in (retriever.build, retriever.refresh, retriever.follow)
+        )
+        self._search = jax.jit(retriever.search, static_argnums=2)
+        self.classes = make_classes(case.num_valid, case.num_classes)
+        self.query = make_query(jax.random.key(11), self.classes, _NUM_QUERIES)
+        self.state = self.build(jax.random.key(0), self.classes)
+
+    def factory(self) -> Sampler:
+        """The sampler that the retriever makes."""
+        return self.sampler
+
+    def search(self, state: State, query: Query, k: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and ids."""
+        k = self.k if k is None else k
+        scores, ids = self._search(state, query, k)
+        if scores.shape != (_NUM_QUERIES, k) or ids.shape != scores.shape or ids.dtype != jnp.int32:
+            raise LawBroken(
+                f"search returned scores {scores.dtype}{list(scores.shape)} and ids {ids.dtype}{list(ids.shape)} where "
+                f"float32 and int32 of {[_NUM_QUERIES, k]} are expected"
+            )
+        return np.asarray(scores), np.asarray(ids)
+
+    @functools.cached_property
+    def changed(self) -> tuple[jax.Array, jax.Array, Query]:
+        """Rows that a step moves towards three of the queries, and a filler; and the query over the new rows."""
+        ids = jnp.array([1, self.case.num_valid // 2, self.case.num_valid - 1, self.case.num_classes], jnp.int32)
+        rows = 3 * unit(self.query.embeddings[:4]).at[3].set(jnp.nan)
+        return ids, rows, over(self.query, vectors=self.classes.vectors.at[ids].set(rows, mode="drop"))
+
+
+def over(query: Query, **parts: Any) -> Query:
+    """The query over an output layer that differs in some parts."""
+    return dataclasses.replace(query, classes=dataclasses.replace(query.classes, **parts))
+
+
+def logits_of(query: Query) -> np.ndarray:
+    """Of all classes, by the definition; -inf for padding rows."""
+    classes, embeddings = query.classes, query.embeddings
+    vectors = classes.vectors
+    if classes.normalized:
+        vectors, embeddings = unit(vectors), unit(embeddings)
+    logits = np.asarray(embeddings, np.float64) @ np.asarray(vectors, np.float64).T
+    logits = logits if classes.biases is None else logits + np.asarray(classes.biases)
+    return np.where(np.arange(classes.num_classes) < int(classes.num_valid), logits, -np.inf)
+
+
+def check_found(bench: RetrieverBench) -> None:
+    """Ids are valid and distinct, scores fall, and slots without a class are marked."""
+    for k in (bench.k, bench.case.num_classes + 1):
+        scores, ids = bench.search(bench.state, bench.query, k)
+        real, valid = scores > -np.inf, int(bench.classes.num_valid)
+        if np.any(np.isnan(scores)) or np.any(scores[:, 1:] > scores[:, :-1]):
+            raise LawBroken(f"scores do not fall from slot to slot (k = {k}): {scores[0]}")
+        _none(real & ((ids < 0) | (ids >= valid)), ids, scores, f"is returned, of {valid} valid classes")
+        _none(~real & (ids != 0), ids, scores, "stands in a slot without a class, where the id is 0")
+        in_order = np.sort(np.where(real, ids, -1 - np.arange(k)), axis=1)
+        repeats = np.concatenate([np.zeros((len(ids), 1), bool), np.diff(in_order, axis=1) == 0], axis=1)
+        _none(repeats, in_order, scores, "is returned twice")
+
+
+def check_scores(bench: RetrieverBench) -> None:
+    """Scores are the head's logits now: with biases, of changed rows, and cosines where it is normalised."""
+    query = bench.query
+    cosines = over(query, biases=None, normalized=True)
+    cosines = dataclasses.replace(cosines, embeddings=unit(query.embeddings))
+    of_cosines = bench.build(jax.random.key(0), cosines.classes)
+    for state, asked in ((bench.state, query), (bench.state, bench.changed[2]), (of_cosines, cosines)):
+        scores, ids = bench.search(state, asked)
+        wanted = np.take_along_axis(logits_of(asked), ids, axis=1)
+        wrong = (scores > -np.inf) & ~np.isclose(scores, wanted, rtol=1e-4, atol=1e-4)
+        if np.any(wrong):
+            example, slot = np.argwhere(wrong)[0]
+            raise LawBroken(
+                f"class {ids[example, slot]} has score {scores[example, slot]:.6g}, its logit is "
+                f"{wanted[example, slot]:.6g} (example {example}{', a normalised head' if asked is cosines else ''})"
+            )
+
+
+def check_recall(bench: RetrieverBench) -> None:
+    """As many of the best classes are found as stated."""
+    _recall(bench, bench.state, bench.query, "of the index as built")
+
+
+def check_follow(bench: RetrieverBench) -> None:
+    """An index that follows a step is the one built anew; any one is, after a refresh."""
+    ids, rows, query = bench.changed
+    followed = bench.follow(bench.state, jax.random.key(5), ids, rows)
+    refreshed = bench.refresh(followed, jax.random.key(0), query.classes)
+    for name, state in (("follow", followed), ("refresh", refreshed)):
+        if _described(state) != _described(bench.state):
+            raise LawBroken(f"{name} changed the state: it was {_described(bench.state)}, it is {_described(state)}")
+    if bench.follows:
+        anew = bench.build(jax.random.key(0), query.classes)
+        got, wanted = (bench.search(state, query, bench.case.num_classes + 1)[1] for state in (followed, anew))
+        if np.any(got != wanted):
+            example = np.argwhere(got != wanted)[0][0]
+            raise LawBroken(
+                f"after follow, example {example} finds {got[example]}, in an index built anew {wanted[example]} "
+                f"(the rows {ids[:3]} had changed); if it follows at a refresh only, check it with follows=False"
+            )
+    _recall(bench, refreshed, query, "after a refresh")
+
+
+def check_files(bench: RetrieverBench) -> None:
+    """A loaded index answers like the saved one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index"
+        save_index(path, bench.retriever, bench.state, bench.classes)
+        _, state, classes = load_index(path, bench.retriever)
+    assert classes is not None
+    if _described(state) != _described(bench.state):
+        raise LawBroken(f"the state was {_described(bench.state)}, loaded it is {_described(state)}")
+    loaded = dataclasses.replace(bench.query, classes=dataclasses.replace(classes, counts=bench.classes.counts))
+    for wanted, got in zip(bench.search(bench.state, bench.query), bench.search(state, loaded), strict=True):
+        if np.any(wanted != got):
+            raise LawBroken(f"the saved index finds {wanted[0]} for example 0, the loaded one {got[0]}")
+
+
+def _recall(bench: RetrieverBench, state: State, query: Query, when: str) -> None:
+    best = np.argsort(-logits_of(query), axis=1)[:, : bench.k]
+    scores, ids = bench.search(state, query)
+    ids = np.where(scores > -np.inf, ids, -1)
+    found = np.mean([np.isin(wanted, got).mean() for wanted, got in zip(best, ids, strict=True)])
+    if found < bench.recall:
+        raise LawBroken(f"recall at {bench.k} is {found:.3f} {when}, stated is {bench.recall:.3f}")
+
+
+def _described(state: State) -> Any:
+    return jax.tree.structure(state), [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state)]
+
+
+def _none(wrong: np.ndarray, ids: np.ndarray, scores: np.ndarray, what: str) -> None:
+    if np.any(wrong):
+        example, slot = np.argwhere(wrong)[0]
+        raise LawBroken(f"class {ids[example, slot]} {what} (example {example}, score {scores[example, slot]:.6g})")
+
+
+RETRIEVER_LAWS: dict[str, Law] = {
+    "found": Law(
+        2,
+        "search returns distinct valid ids in falling order of score; slots without a class have -inf and id 0",
+        "repeats, padding rows, and k above the number of classes found",
+        check_found,
+    ),
+    "scores": Law(
+        0,
+        "scores are logits of query.classes as they are now, biases included, cosines of a normalised head",
+        "what scores the classes found",
+        check_scores,
+    ),
+    "recall": Law(0, "of the k best classes the stated share is found", "build and search", check_recall),
+    "follow": Law(
+        6,
+        "follow and refresh keep structure, shapes and dtypes, and the changed rows are found",
+        "what the state holds of the old rows",
+        check_follow,
+    ),
+    "files": Law(
+        0, "a saved and loaded index answers alike", "settings, and shapes that depend on more than them", check_files
+    ),
+    "closure": Law(
+        0, "functions hold static hyperparameters, never arrays", "move these arrays into the state", check_closure
+    ),
+    "cost": Law(
+        5,
+        "the scratch of a search and of a follow does not grow with num_classes",
+        "operations on arrays of the size of the table, and gathers from a donated array after it was written",
+        check_cost,
+    ),
+}
+
+
+def check_retriever(
+    retriever: Retriever,
+    *,
+    k: int = 6,
+    recall: float = 1.0,
+    follows: bool = True,
+    cost_grows: bool = False,
+    num_valid: int = 21,
+    num_classes: int | None = None,
+    laws: Iterable[str] | None = None,
+    seconds: float = 60.0,
+) -> None:
+    """Checks a retriever against candax's laws on a small problem of 8 queries; returns nothing if it obeys them all.
+
+    Args:
+        retriever: to be checked.
+        k: how many classes are asked for.
+        recall: the share of the k best classes that it must find, on average.
+        follows: what it finds after ``follow`` is what it finds when built anew, with the same key. False: changed rows
+            are found after a refresh.
+        cost_grows: True for one that is meant to look at all classes: excuses it from law 5.
+        num_valid: classes of the problem.
+        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
+        laws: names of the laws to check, keys of ``candax.testing.RETRIEVER_LAWS`` (default: all).
+        seconds: bound on the time; what is compiled when it ends is still finished.
+
+    Raises:
+        LawBroken: a law is broken, or not decided in time. The message names the law, where, and what to look at.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> import candax as cx
+        >>> from candax.testing import check_retriever
+        >>> index = cx.samplers.exact_index()
+        >>> check_retriever(index, laws=["recall"])
+        >>> halved = index._replace(search=lambda *args: (index.search(*args)[0] / 2, index.search(*args)[1]))
+        >>> check_retriever(halved, laws=["scores"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        candax.testing.LawBroken: exact, the law of the types (scores): class ... has score ...
+    """
+    num_classes = num_valid + 3 if num_classes is None else num_classes
+    if not 6 <= num_valid <= num_classes or not 1 <= k <= num_valid or not 0 <= recall <= 1 or not seconds > 0:
+        raise ValueError(
+            f"expected 6 <= num_valid <= num_classes, 1 <= k <= num_valid, 0 <= recall <= 1 and seconds > 0; got "
+            f"num_valid={num_valid}, num_classes={num_classes}, k={k}, recall={recall} and seconds={seconds}."
+        )
+    case = Case(cost_grows=cost_grows, num_valid=num_valid, num_classes=num_classes)
+    clock = Clock(seconds)
+    bench = RetrieverBench(retriever, k, recall, follows, case)
+    check_laws(chosen_laws(laws, RETRIEVER_LAWS, list(RETRIEVER_LAWS)), RETRIEVER_LAWS, bench, retriever.kind, clock)

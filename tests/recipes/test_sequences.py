@@ -1,0 +1,153 @@
+"""Sequences: files, packing, figures, and a training that beats what needs none."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import candax as cx
+from candax.cli import main
+from candax.recipes.sequences import files, neighbours, packing, scoring
+
+
+def write(folder, text, name="shop.txt"):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """20 items in a circle: each user goes on from a start, so that the next item is known."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for user in range(150):
+        start, length = rng.integers(20), rng.integers(4, 9)
+        lines.append(" ".join(map(str, [f"u{user}", *((start + np.arange(length)) % 20)])))
+    return write(tmp_path, "\n".join(lines) + "\n")
+
+
+def test_all_forms_of_files_say_the_same(tmp_path):
+    by_spaces = files.load(write(tmp_path, "ann tea milk jam\n\nbob milk\n"))
+    by_commas = files.load(write(tmp_path, "ann,jam,3\nann,tea,1\nbob,milk,7\nann,milk,2\n", "shop.csv"))
+    by_tabs = files.load(write(tmp_path, "ann\ttea\nann\tmilk\nann\tjam\nbob\tmilk\n", "shop.tsv"))
+    for found in (by_commas, by_tabs):
+        assert found.item_names == by_spaces.item_names == ("milk", "jam", "tea")
+        assert found.items.tolist() == by_spaces.items.tolist() == [2, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ann tea milk\nbob\n", r"shop.txt:2: expected a user and items parted by spaces, got 'bob' alone"),
+        ("ann tea milk jam\nann tea\n", "shop.txt:2: expected one line per user, got 'ann' as in line 1"),
+        ("ann,tea,1\nann,milk\n,\n", "shop.txt:3: expected user,item or user,item,time"),
+        ("ann,tea,noon\n", "shop.txt:1: expected a time that is a number, got 'noon'"),
+        ("ann tea milk\n", "expected users with three items or more"),
+        ("", "expected interactions"),
+    ],
+)
+def test_bad_files_say_where(text, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        files.load(write(tmp_path, text))
+
+
+def test_what_is_held_out(tmp_path):
+    found = files.load(write(tmp_path, "a 1 2 3 4\nb 5 6\nc 7\n"))
+    name = found.item_names.__getitem__
+    test, validation = found.questions("test"), found.questions("validation")
+    assert [name(answer) for answer in test.answers] == ["4", "6"]
+    assert [name(answer) for answer in validation.answers] == ["3"]
+    assert [name(item) for item in found.items[test.starts[0] : test.ends[0]]] == ["1", "2", "3"]
+    assert found.counts().sum() == 3 + 1 + 1
+    assert dataclasses.replace(found, held_out=2).counts().sum() == 2 + 1 + 1
+
+
+def test_packed_batches_hold_each_pair_once(shop):
+    found = files.load(shop)
+    batches = packing.PackedBatches(found, num_rows=4, length=7, seed=0)
+    for epoch in range(2):
+        pairs = []
+        for index in range(batches.batches_per_epoch):
+            batch = batches[epoch, index]
+            assert ((batch.items >= 0) == (batch.segments >= 0)).all()
+            real = batch.items >= 0
+            pairs += list(zip(batch.items[real], batch.labels[real], strict=True))
+            # Within a segment what follows an item stands in the next place.
+            same = real[:, 1:] & (batch.segments[:, 1:] == batch.segments[:, :-1])
+            assert (batch.labels[:, :-1][same] == batch.items[:, 1:][same]).all()
+        places = files.ranges(found.offsets[:-1], found.training_ends - 1)
+        wanted = sorted(zip(found.items[places], found.items[places + 1], strict=True))
+        assert sorted(pairs) == wanted
+    assert (batches[0, 1].items == packing.PackedBatches(found, 4, 7, 0)[0, 1].items).all()
+
+
+def test_what_shares_a_row_is_read_as_if_alone():
+    head = cx.Head(10, 8, rngs=nnx.Rngs(0))
+    encoder = cx.models.SequenceEncoder(head, num_blocks=2, dropout=0.5, item_dropout=0.5, rngs=nnx.Rngs(1))
+    encoder.eval()
+    packed = SimpleNamespace(items=jnp.array([[1, 2, 3, 4, 5, -1]]), segments=jnp.array([[0, 0, 0, 1, 1, -1]]))
+    alone = SimpleNamespace(items=jnp.array([[4, 5]]), segments=jnp.array([[0, 0]]))
+    np.testing.assert_allclose(encoder(packed)[0, 3:5], encoder(alone)[0], rtol=1e-5, atol=1e-6)
+    longer = SimpleNamespace(items=jnp.array([[4, 5, 6]]), segments=jnp.array([[0, 0, 0]]))
+    np.testing.assert_allclose(encoder(longer)[0, :2], encoder(alone)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_figures_are_those_by_hand(tmp_path):
+    found = files.load(write(tmp_path, "a 1 2 3\nb 2 1 4\n"))
+    questions = found.questions("test")
+    order = [found.item_names.index(item) for item in "1234"]
+    scores = np.zeros((2, 4), np.float32)
+    scores[:, order] = [[5, 4, 3, 1], [5, 4, 3, 3]]
+    figures = scoring.evaluate(lambda some: scores[: len(some)], found, questions, ks=(1, 2))
+    # User a: 3 is first without what was seen, third with it. User b: 4 ties with 3: ranks 1.5 and 3.5.
+    assert figures["recall@1"] == 0.5
+    assert figures["recall@2"] == 1.0
+    assert figures["mrr@2"] == pytest.approx((1 + 1 / 1.5) / 2)
+    assert figures["ndcg@2"] == pytest.approx((1 + 1 / np.log2(2.5)) / 2)
+    assert figures["ranked recall@2"] == 0.0
+
+
+def test_neighbours_by_hand(tmp_path):
+    found = files.load(write(tmp_path, "a 1 2 3 9\nb 1 3 9\nc 9 9 9\n"))
+    near = neighbours.Neighbours(found, recency=0.5, both_ways=False)
+    one, two, three = (found.item_names.index(item) for item in "123")
+    table = near.table.toarray()
+    assert table[one, three] == pytest.approx((0.5 + 1) / 2)
+    assert table[two, three] == pytest.approx(1 / np.sqrt(2))
+    question = found.questions("test")[slice(0, 1)]
+    history = table[three] + 0.5 * table[two] + 0.25 * table[one]
+    np.testing.assert_allclose(near(question)[0], history, rtol=1e-6)
+    following = neighbours.most_frequent_successor(found)(question)[0]
+    assert following.argmax() == neighbours.MostPopular(found)(question)[0].argmax()  # nothing follows 3
+
+
+def test_a_training_beats_what_needs_none_and_writes_its_results(shop, tmp_path, capsys):
+    out = tmp_path / "run"
+    options = "--dim 16 --num-sampled 8 --num-rows 8 --length 16 --epochs 12 --learning-rate 0.02 --dropout 0.1"
+    more = "--item-dropout 0 --attention-dropout 0 --average 1 --curve-users 20"
+    main(["sequences", "--dataset", shop, *options.split(), *more.split(), "--out", str(out)])
+    rows = json.loads((out / "results.json").read_text())
+    found = {(row["method"], row.get("seed"), row["seen"]): row for row in rows}
+    assert {row["task"] for row in rows} == {"sequences"}
+    assert found["transformer", 0, "left_out"]["recall@5"] > 2 * found["most popular", None, "left_out"]["recall@5"]
+    assert found["transformer", 0, "ranked"]["recall@10"] <= found["transformer", 0, "left_out"]["recall@10"]
+    assert "mean of 1 and neighbours" in {row["method"] for row in rows}
+    assert (out / "sequences.png").stat().st_size > 0
+    assert "transformer" in capsys.readouterr().out
+
+
+def test_dropout_keeps_its_share_of_places_each_for_itself():
+    from candax.models.dropout import kept
+
+    masks = np.stack([kept(jax.random.key(seed), (64, 128), 0.3) for seed in range(50)])
+    assert masks.mean() == pytest.approx(0.7, abs=0.003)
+    pairs = [np.mean([np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(masks[1:], masks[:-1], strict=True)])]
+    pairs += [np.corrcoef(masks[:, :, :-gap].ravel(), masks[:, :, gap:].ravel())[0, 1] for gap in (1, 2, 7, 64)]
+    pairs += [np.corrcoef(masks[:, :-gap].ravel(), masks[:, gap:].ravel())[0, 1] for gap in (1, 2, 16)]
+    assert np.abs(pairs).max() < 0.02
