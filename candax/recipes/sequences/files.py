@@ -10,8 +10,8 @@ from jaxtyping import Int, Int32, Int64
 
 from candax import data
 from candax.data.interactions import Row, interactions_of
+from candax.data.streams import open_text, text_lines
 from candax.data.tab_separated import name_of
-from candax.data.text import open_text
 
 STDLIB = "python-stdlib"
 
@@ -132,8 +132,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
 
 
 def _read(path: Path, min_count: int) -> data.Interactions:
-    with open_text(path) as lines:
-        first = next((line for line in lines if line.strip()), "")
+    first = next((line for _, line in text_lines(path) if line.strip()), "")
     if "\t" in first:
         return data.interactions(path, min_count=min_count)
     rows = _by_commas(path) if "," in first else _by_spaces(path)
@@ -142,17 +141,16 @@ def _read(path: Path, min_count: int) -> data.Interactions:
 
 def _by_spaces(path: Path) -> Iterator[Row]:
     users: dict[str, int] = {}
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, 1):
-            user, *items = line.split() or [""]
-            if not user:
-                continue
-            if not items:
-                raise ValueError(f"{path}:{number}: expected a user and items parted by spaces, got {user!r} alone.")
-            if user in users:
-                raise ValueError(f"{path}:{number}: expected one line per user, got {user!r} as in line {users[user]}.")
-            users[user] = number
-            yield from (Row(user, item) for item in items)
+    for number, line in text_lines(path):
+        user, *items = line.split() or [""]
+        if not user:
+            continue
+        if not items:
+            raise ValueError(f"{path}:{number}: expected a user and items parted by spaces, got {user!r} alone.")
+        if user in users:
+            raise ValueError(f"{path}:{number}: expected one line per user, got {user!r} as in line {users[user]}.")
+        users[user] = number
+        yield from (Row(user, item) for item in items)
 
 
 def _by_commas(path: Path) -> Iterator[Row]:

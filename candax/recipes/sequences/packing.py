@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from candax.data.positions import check_position
+from candax.data.epochs import EpochBatches
 from candax.recipes.sequences.files import Questions, Sequences, ranges
 
 
@@ -98,7 +98,7 @@ def fill(
     return PackedBatch(*parts.reshape(3, num_rows, length))
 
 
-class PackedBatches:
+class PackedBatches(EpochBatches[PackedBatch]):
     """Training batches: all users in a new order in each epoch, packed into rows.
 
     Args:
@@ -125,9 +125,8 @@ class PackedBatches:
         rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
         self.batches_per_epoch = -(-rows // num_rows)
 
-    def __getitem__(self, position: tuple[int, int]) -> PackedBatch:
-        """The batch at ``(epoch, index)``."""
-        epoch, index = check_position(position, self.batches_per_epoch)
+    def batch(self, epoch: int, index: int) -> PackedBatch:
+        """The batch at a position that exists."""
         if self._epoch is None or self._epoch[0] != epoch:
             order = self._order(epoch)
             starts, ends = self._starts[order], self._ends[order]
