@@ -1,6 +1,5 @@
 """An index of any kind in one file: safetensors with a header and a digest, written atomically, never pickled."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes, Retriever, State
-from candax.files import replacing
+from candax.files import WrongFileError, read_arrays, write_arrays
 from candax.samplers.hashing_forest import forest_index
 from candax.samplers.ivf import ivf_index
 from candax.samplers.knn_label import label_index
@@ -19,7 +18,8 @@ from candax.samplers.lsh import dwta, lsh_index, simhash
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.top_k import exact_index
 
-_FORMAT, _VERSION = "candax index", 1
+# With the version: a change of what is written is a new kind of file.
+_KIND = "candax index 1"
 _KINDS: dict[str, Callable[..., Retriever]] = {
     "exact": exact_index,
     "forest": forest_index,
@@ -55,14 +55,10 @@ def save_index(
         >>> index.find(state, 3 * classes.vectors[7:8], classes, 1)[1].shape
         (1, 1)
     """
-    from safetensors.numpy import save_file
-
     arrays = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
     # Plain numbers: NumPy knows no bfloat16.
     plain = {name: _plain(np.asarray(array)) for name, array in arrays.items()}
     header = {
-        "format": _FORMAT,
-        "version": _VERSION,
         "kind": retriever.kind,
         "settings": _settings(retriever),
         "num_classes": classes.num_classes,
@@ -71,9 +67,7 @@ def save_index(
         "normalized": classes.normalized,
         "with_classes": with_classes,
     }
-    metadata = {"candax": json.dumps(header), "sha256": _digest(header, plain)}
-    with replacing(Path(path)) as file:
-        save_file(plain, file.name, metadata)
+    write_arrays(Path(path), _KIND, header, plain)
 
 
 def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Retriever, State, Classes | None]:
@@ -96,7 +90,10 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
         FileNotFoundError: if there is no such file.
     """
     path = Path(path)
-    header, plain = _read(path)
+    try:
+        header, plain = read_arrays(path, _KIND)
+    except WrongFileError as error:
+        raise _wrong(path, f"another one, a part of one or one that was changed ({error})") from error
     if retriever is None:
         if header["kind"] not in _KINDS:
             raise _wrong(path, f"the kind {header['kind']!r}, not one of {', '.join(_KINDS)}: pass retriever=")
@@ -130,28 +127,6 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
     return retriever, loaded["state"], classes
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays by their names; what has been changed is refused."""
-    from safetensors import SafetensorError, safe_open
-
-    with path.open("rb") as raw:
-        begin = raw.read(16)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            plain = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(metadata.get("candax", "null"))
-    except (SafetensorError, ValueError, OSError) as error:
-        raise _wrong(path, f"no such file, or only a part of one ({error}); it begins with {begin!r}") from error
-    if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise _wrong(path, f"a safetensors file without the header of an index (arrays: {', '.join([*plain][:8])})")
-    if header.get("version") != _VERSION:
-        raise _wrong(path, f"version {header.get('version')!r} of the format where this candax reads {_VERSION}")
-    if metadata.get("sha256") != _digest(header, plain):
-        raise _wrong(path, "contents that have been changed: their digest is not the one in the file")
-    return header, plain
-
-
 def _wrong(path: Path, got: str) -> ValueError:
     return ValueError(
         f"expected {path} to be an index that candax.samplers.save_index wrote, got {got}. Give the path of such a "
@@ -172,14 +147,6 @@ def _named(tree: Any) -> dict[str, Any]:
 
 def _plain(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
-
-
-def _digest(header: dict[str, Any], plain: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(plain):
-        digest.update(f"{name} {plain[name].dtype} {plain[name].shape} ".encode())
-        digest.update(np.ascontiguousarray(plain[name]).data)
-    return digest.hexdigest()
 
 
 def _settings(retriever: Retriever) -> dict[str, Any]:
