@@ -189,7 +189,10 @@ def test_a_run_goes_on_with_its_data_under_another_path(tmp_path):
 
     from candax.recipes.extreme.train import Run, Train
 
-    settings = [Train(dataset=path, out=tmp_path) for path in ("here/shop", "here/shop/", str(tmp_path / "shop"))]
+    settings = [
+        Train(dataset=path, out=tmp_path, encoder="relu")
+        for path in ("here/shop", "here/shop/", str(tmp_path / "shop"))
+    ]
     first, *others = [Run.identity.fget(types.SimpleNamespace(settings=of)) for of in settings]
     assert all(other == first for other in others)
     changed = dataclasses.replace(settings[0], seed=7)
