@@ -6,8 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from candax.data.epochs import EpochBatches
+from candax.data.epochs import EpochBatches, shuffled
 from candax.recipes.sequences.files import Questions, Sequences, ranges
+
+# The branch of the random stream that puts users in order; rows have that of all batches.
+_USERS = 1
 
 
 class PackedBatch(NamedTuple):
@@ -112,7 +115,6 @@ class PackedBatches(EpochBatches[PackedBatch]):
     """
 
     def __init__(self, sequences: Sequences, num_rows: int, length: int, seed: int) -> None:
-        self.sequences, self.num_rows, self.length, self.seed = sequences, num_rows, length, seed
         # The last item of a sequence is a label alone.
         starts, ends = sequences.offsets[:-1], sequences.training_ends - 1
         pieces = -(-(ends - starts) // length)
@@ -121,32 +123,27 @@ class PackedBatches(EpochBatches[PackedBatch]):
         self._starts = np.maximum(np.repeat(starts, pieces), self._ends - length)
         if not len(self._ends):
             raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
-        self._epoch: tuple[int, PackedBatch] | None = None
+        # In any order it is as many rows: sizes alone decide.
         rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
-        self.batches_per_epoch = -(-rows // num_rows)
+        super().__init__(-(-rows // num_rows) * num_rows, num_rows, seed, "rows")
+        self.sequences, self.length = sequences, length
+        self._last_filled: tuple[int, PackedBatch] | None = None
 
     def batch(self, epoch: int, index: int) -> PackedBatch:
         """The batch at a position that exists."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = self._order(epoch)
+        if self._last_filled is None or self._last_filled[0] != epoch:
+            order = shuffled(self.seed, epoch, len(self._ends), (_USERS,))
             starts, ends = self._starts[order], self._ends[order]
-            # Of any order as many rows: sizes alone decide.
-            rows = self.batches_per_epoch * self.num_rows
-            filled = fill(self.sequences, starts, ends, pack_tightly(ends - starts, self.length), rows, self.length)
-            # Long sequences come first: rows are dealt anew.
-            mixed = np.random.default_rng((self.seed, epoch, 1)).permutation(rows)
-            self._epoch = epoch, PackedBatch(*(part[mixed] for part in filled))
-        part_of_batch = slice(index * self.num_rows, (index + 1) * self.num_rows)
-        return PackedBatch(*(part[part_of_batch] for part in self._epoch[1]))
+            packed = pack_tightly(ends - starts, self.length)
+            self._last_filled = epoch, fill(self.sequences, starts, ends, packed, self.num_items, self.length)
+        rows = self.rows(epoch, index)
+        return PackedBatch(*(part[rows] for part in self._last_filled[1]))
 
     @property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values."""
         digest = hashlib.sha256(self.sequences.items.tobytes() + self.sequences.offsets.tobytes()).hexdigest()
-        return {"sequences": digest, "num_rows": self.num_rows, "length": self.length, "batches_seed": self.seed}
-
-    def _order(self, epoch: int) -> Int64[np.ndarray, "n"]:
-        return np.random.default_rng((self.seed, epoch)).permutation(len(self._ends))
+        return self.described(sequences=digest, held_out=self.sequences.held_out, length=self.length)
 
 
 def packed_questions(
