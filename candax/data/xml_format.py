@@ -3,6 +3,11 @@
 The first line is ``points features labels``; every other line is an example, ``label,label id:value id:value``. An
 example without labels starts with a space. Two parsers agree on every text: one takes thousands of lines at once and
 gives up at the first sign of trouble; the other goes line by line and names the trouble.
+
+scikit-learn's ``load_svmlight_file``, which reads the lines but for the header, is not used. It leaves out an example
+without labels and features, so that all later ones get another number; takes nan, labels of -1 and 7.5 and a label
+twice; refuses ids in another order than a rising one; and no error of it names a line. It is as fast (22 MB per second
+of processor time, both).
 """
 
 import re

@@ -181,3 +181,19 @@ def test_where_a_curve_reaches_a_score():
     assert common.reaching(curve, "p_at_1", 0.1, "seconds") == pytest.approx(0.5)
     assert common.reaching(curve, "p_at_1", 0.3, "seconds") == pytest.approx(2)
     assert common.reaching(curve, "p_at_1", 0.5, "seconds") is None
+
+
+def test_a_run_goes_on_with_its_data_under_another_path(tmp_path):
+    """The digest of the examples decides, which the batches' own identity has."""
+    import types
+
+    from candax.recipes.extreme.train import Run, Train
+
+    settings = [
+        Train(dataset=path, out=tmp_path, encoder="relu")
+        for path in ("here/shop", "here/shop/", str(tmp_path / "shop"))
+    ]
+    first, *others = [Run.identity.fget(types.SimpleNamespace(settings=of)) for of in settings]
+    assert all(other == first for other in others)
+    changed = dataclasses.replace(settings[0], seed=7)
+    assert Run.identity.fget(types.SimpleNamespace(settings=changed)) != first
