@@ -15,6 +15,15 @@ from candax.base import SampledLogits
 Reduction: TypeAlias = Literal["sum", "mean"]
 
 
+def check_logits(logits: object) -> None:
+    """Raises ValueError for what is not the logits that a loss is a function of."""
+    if not isinstance(logits, SampledLogits):
+        raise ValueError(
+            f"expected SampledLogits, which a head makes, got {type(logits).__name__}: a loss is not called with "
+            "embeddings or labels; hand it over, as in cx.Head(..., loss=cx.losses.css) or cx.sampled_loss(..., loss=)."
+        )
+
+
 def minus_log_expected_count(
     logits: Float[Array, "B n"], log_expected_count: Float[Array, "B n"]
 ) -> Float[Array, "B n"]:

@@ -12,6 +12,7 @@ from candax.base import SampledLogits
 from candax.losses.common import (
     Reduction,
     check_choice,
+    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -73,6 +74,7 @@ def nce(
     Source: Gutmann and Hyvarinen, Noise-Contrastive Estimation (2010); Mnih and Teh, A Fast and Simple Algorithm for
         Training Neural Probabilistic Language Models (2012), for z = 1; Botev et al. (2017), section 5.2.
     """
+    check_logits(logits)
     log_z = jnp.reshape(jnp.asarray(log_normalizer), (-1, 1))
     true = minus_log_expected_count(logits.true - log_z, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled - log_z, logits.sampled_log_expected_count)
@@ -118,6 +120,7 @@ def negative_sampling(
         4; the mean: Botev et al. (2017), equation 29; the optimum: Levy and Goldberg, Neural Word Embedding as Implicit
         Matrix Factorization (2014).
     """
+    check_logits(logits)
     if not 0 < sample_weight < float("inf"):
         raise ValueError(f"expected a sample_weight above 0, got {sample_weight!r}.")
     keep = without_hits(logits) if remove_hits else logits.sampled_mask
@@ -155,6 +158,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B
     Source: Petrov and Macdonald, gSASRec: Reducing Overconfidence in Sequential Recommendation Trained with Negative
         Sampling (2023).
     """
+    check_logits(logits)
     if not 0 <= calibration <= 1:
         raise ValueError(f"expected calibration from 0 (plain negative sampling) to 1 (calibrated), got {calibration}.")
     keep = without_hits(logits)
@@ -190,6 +194,7 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, "B"]:
     Source: one-vs-all as in Babbar and Schoelkopf, DiSMEC: Distributed Sparse Machines for Extreme Multi-label
         Classification (2017), with the logistic loss; the estimate is Horvitz and Thompson's.
     """
+    check_logits(logits)
     keep = without_hits(logits)
     weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(keep, logits.sampled_log_expected_count, 0.0)))
     positive = reduce_over_samples(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask, "sum")
@@ -222,6 +227,7 @@ def blackout(logits: SampledLogits) -> Float[Array, "B"]:
     Source: Ji, Vishwanathan, Satish, Anderson, Dubey, BlackOut: Speeding up Recurrent Neural Network Language Models
         With Very Large Vocabularies (2016); Botev et al. (2017), equations 30 and 31.
     """
+    check_logits(logits)
     keep = without_hits(logits)
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
 from candax.losses.common import (
+    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -59,6 +60,7 @@ def d_softmax(
     Source: He, Wang, Li, Wang, Softmax Dissection: Towards Understanding Intra- and Inter-class Objective for Embedding
         Learning (2020).
     """
+    check_logits(logits)
     check_scale(scale)
     within = _within(logits, end_point, scale)
     return zero_without_labels(within + _between(logits, scale, corrected), logits.true_mask)
@@ -102,6 +104,7 @@ def d_softmax_b(
 
     Source: as ``d_softmax``; the share as in Zhao et al., ANN Softmax (PVLDB 2022), section 4.
     """
+    check_logits(logits)
     check_scale(scale)
     if not 0 < share <= 1:
         raise ValueError(f"expected 0 < share <= 1, the share of examples with a loss between classes, got {share!r}.")

@@ -4,7 +4,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
-from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, zero_without_labels
+from candax.losses.common import (
+    check_logits,
+    log_sum_exp,
+    mean_over_labels,
+    minus_log_expected_count,
+    zero_without_labels,
+)
 
 
 def importance_sampling(logits: SampledLogits) -> Float[Array, "B"]:
@@ -36,6 +42,7 @@ def importance_sampling(logits: SampledLogits) -> Float[Array, "B"]:
     Source: Bengio and Senecal, Quick Training of Probabilistic Neural Nets by Importance Sampling (2003); Botev, Zheng,
         Barber, Complementary Sum Sampling (2017), equations 15 and 16.
     """
+    check_logits(logits)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     nobody = jnp.zeros_like(logits.true_mask)
     log_normaliser = log_sum_exp(logits.true, nobody, sampled, logits.sampled_mask)

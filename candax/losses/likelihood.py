@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float
 from candax.base import SampledLogits
 from candax.losses.common import (
     check_choice,
+    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -76,6 +77,7 @@ def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int
     Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 18 and 19; "redraw" is the paper's
         scheme for shared samples (section 6.2).
     """
+    check_logits(logits)
     check_choice("complement", complement, Complement)
     keep = without_hits(logits)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
@@ -133,6 +135,7 @@ def sampled_softmax(logits: SampledLogits) -> Float[Array, "B"]:
     Source: TensorFlow's sampled_softmax_loss with remove_accidental_hits; Jean et al., On Using Very Large Target
         Vocabulary for Neural Machine Translation (2015), section 3.
     """
+    check_logits(logits)
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     return _nll(true, logits.true_mask, sampled, without_hits(logits))
@@ -162,4 +165,5 @@ def subset_softmax(logits: SampledLogits) -> Float[Array, "B"]:
     Source: Jean et al. (2015), the large-vocabulary softmax over a subset; also what Daghaghi et al. (ICML 2021) and
         Zhao et al., ANN Softmax (PVLDB 2022) train with.
     """
+    check_logits(logits)
     return _nll(logits.true, logits.true_mask, logits.sampled, without_hits(logits))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import Loss, Margin, SampledLogits
+from candax.losses.common import check_logits
 
 
 def with_margin(margin: Margin, loss: Loss) -> Loss:
@@ -72,6 +73,7 @@ def arcface(logits: SampledLogits, *, margin: float = 0.5, scale: float = 64.0) 
     Source: Deng, Guo, Xue, Zafeiriou, ArcFace: Additive Angular Margin Loss for Deep Face Recognition (2019), equation
         3; the branch beyond pi as in its published code (``easy_margin=False``).
     """
+    check_logits(logits)
     if not 0 <= margin < math.pi:
         raise ValueError(f"expected a margin of at least 0 and less than pi radians, got {margin!r}.")
 
@@ -110,6 +112,7 @@ def cosface(logits: SampledLogits, *, margin: float = 0.4, scale: float = 64.0) 
 
     Source: Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition (2018), equation 4.
     """
+    check_logits(logits)
     if not 0 <= margin < math.inf:
         raise ValueError(f"expected a finite margin >= 0, got {margin!r}.")
     return _scaled(logits, _unmasked(logits.true, logits.true_mask) - margin, scale)

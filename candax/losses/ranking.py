@@ -11,6 +11,7 @@ from candax.base import SampledLogits
 from candax.losses.common import (
     Reduction,
     check_choice,
+    check_logits,
     mean_over_labels,
     reduce_over_samples,
     without_hits,
@@ -59,6 +60,7 @@ def ranking(
     Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 25 and 26; the hinge: Collobert and
         Weston, A Unified Architecture for Natural Language Processing (2008).
     """
+    check_logits(logits)
     check_choice("penalty", penalty, Penalty)
     check_choice("reduction", reduction, Reduction)
     margin = math.log(max(logits.num_classes - 1, 1)) if margin is None else margin

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import KeyArray, SampledLogits, Sampler
 from candax.blocks import Transform
+from candax.checks import check_positive
 from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
@@ -113,6 +114,8 @@ class Head(OutputLayer):
         num_shards: int | None = None,
         rngs: nnx.Rngs,
     ) -> None:
+        check_positive("num_classes", num_classes)
+        check_positive("dim", dim, optional=True)
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
         super().__init__(

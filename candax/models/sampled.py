@@ -244,7 +244,7 @@ def _in_blocks(
 ) -> Any:
     """``of_some`` over blocks of predictions, of whole groups where there are several."""
     number = per_prediction[1].shape[0]
-    check_positive("block_size", block_size)
+    check_positive("block_size", block_size, optional=True)
     if block_size is None or block_size >= number:
         return of_some(per_prediction, per_group)
     recomputed = jax.checkpoint(of_some)

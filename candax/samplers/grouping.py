@@ -89,8 +89,8 @@ def grouped(
         on overflow is not said there.
     """
     check_positive("num_sampled", num_sampled)
-    check_positive("num_groups", num_groups)
-    check_positive("k", k)
+    check_positive("num_groups", num_groups, optional=True)
+    check_positive("k", k, optional=True)
     if k is not None and isinstance(sampler, Sampler):
         raise ValueError(
             f"expected k with a retriever only, got k={k} with a sampler, which has its own: leave it out."

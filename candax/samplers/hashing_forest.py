@@ -45,7 +45,7 @@ def forest_index(
         >>> jax.jit(index.find, static_argnums=3)(state, classes.vectors[:2], classes, 5)[1].shape
         (2, 5)
     """
-    check_positive("num_kept", num_kept)
+    check_positive("num_kept", num_kept, optional=True)
     if order not in ("score", "votes"):
         raise ValueError(f'expected order "score" or "votes", got {order!r}.')
     if order == "votes" and (num_kept is not None or mass is not None):

@@ -50,7 +50,7 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     Source: the log Q correction of Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
         Recommendations (2019), with the frequencies taken from the counts.
     """
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
 
     def init(key: KeyArray, classes: Classes) -> Float[Array, "num_classes"]:
         del key

@@ -156,7 +156,7 @@ def knn_label(
         Zhao et al., ANN Softmax (PVLDB 2022), section 2.2.2.
     """
     check_positive("k", k)
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
     check_positive("block_size", block_size)
     index = _Neighbours(k, from_graph, block_size)
 

@@ -117,7 +117,7 @@ def learned_clusters(
     """
     check_positive("num_sampled", num_sampled)
     check_positive("num_clusters", num_clusters)
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
     for name, value in (("power", power), ("smoothing", smoothing), ("learning_rate", learning_rate)):
         if not (value >= 0 if name == "power" else value > 0) or not value < float("inf"):
             raise ValueError(f"expected a finite {name} {'>=' if name == 'power' else '>'} 0, got {value!r}.")

@@ -93,7 +93,7 @@ def learned_unigram(
     """
     check_positive("num_sampled", num_sampled)
     check_positive("memory", memory)
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
     if not 0 < uniform_share <= 1:
         raise ValueError(f"expected 0 < uniform_share <= 1, got {uniform_share!r}: without it new classes never come.")
     if memory > _LONGEST:

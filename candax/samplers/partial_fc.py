@@ -64,7 +64,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     Source: An et al., Partial FC: Training 10 Million Identities on a Single Machine (2021), section 3.3.
     """
     check_positive("num_sampled", num_sampled)
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
     fill = uniform(num_sampled, num_groups=num_groups, replacement=False)
 
     def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:

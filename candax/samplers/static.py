@@ -65,7 +65,7 @@ def static_sampler(
     one (see ``distinct``); if the classes are equally likely it is the plain S / n.
     """
     check_positive("num_sampled", num_sampled)
-    check_positive("num_groups", num_groups)
+    check_positive("num_groups", num_groups, optional=True)
 
     def init(key: KeyArray, classes: Classes) -> StaticState:
         del key

@@ -74,8 +74,9 @@ class IVFIndex(NamedTuple):
     def check(self) -> None:
         """Raises ValueError for numbers out of range."""
         numbers = ("num_centers", "hm_num", "num_kept", "query_bits", "num_iterations", "points_per_center")
-        for name in (*numbers, "update_every", "pending_rows"):
+        for name in (*numbers, "pending_rows"):
             check_positive(name, getattr(self, name))
+        check_positive("update_every", self.update_every, optional=True)
         if self.codes not in ("mean", "rotated"):
             raise ValueError(f'expected codes "mean" or "rotated", got {self.codes!r}.')
         if self.near not in ("vector", "logit"):

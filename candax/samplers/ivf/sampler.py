@@ -81,7 +81,7 @@ def ivf_bq(
     Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 3.2 and algorithm
         2.
     """
-    check_positive("k", k)
+    check_positive("k", k, optional=True)
     if num_sampled is None and num_groups is not None:
         raise ValueError(
             f"expected num_sampled, the classes per group, with num_groups={num_groups}; without both, every example "

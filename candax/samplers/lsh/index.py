@@ -63,8 +63,10 @@ class Index(NamedTuple):
 
     def check(self) -> None:
         """Raises ValueError for numbers out of range."""
-        for name in ("num_hashes", "num_tables", "num_buckets", "capacity", "update_every", "pending_rows"):
+        for name in ("num_hashes", "num_tables", "pending_rows"):
             check_positive(name, getattr(self, name))
+        for name in ("num_buckets", "capacity", "update_every"):
+            check_positive(name, getattr(self, name), optional=True)
         if self.query not in ("embedding", "label"):
             raise ValueError(f'expected query "embedding" or "label", got {self.query!r}.')
         if self.near not in ("vector", "logit"):

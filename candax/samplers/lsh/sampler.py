@@ -122,8 +122,8 @@ def lsh(
     sizes = (num_hashes, num_tables, num_buckets, capacity)
     index = Index(query, family, *sizes, eviction, update_every, near, pending_rows)
     index.check()
-    check_positive("budget", budget)
-    check_positive("num_groups", num_groups)
+    check_positive("budget", budget, optional=True)
+    check_positive("num_groups", num_groups, optional=True)
     kept_for_fill = _check_fill(fill, num_fill, budget)
     if take not in ("tables", "all"):
         raise ValueError(f'expected take "tables" or "all", got {take!r}.')
@@ -191,7 +191,7 @@ def lsh(
 
 def _check_fill(fill: str | None, num_fill: int | None, budget: int | None) -> int:
     """The slots kept for the fill."""
-    check_positive("num_fill", num_fill)
+    check_positive("num_fill", num_fill, optional=True)
     if fill not in (None, "uniform"):
         raise ValueError(f'expected fill "uniform" or None, got {fill!r}.')
     if fill is None:
