@@ -119,7 +119,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
         ...     _ = path.write_text("ann tea milk tea\nbob milk\n")
         ...     shop = load(str(path))
         >>> [shop.item_names[item] for item in shop.items], shop.counts().tolist()
-        (['tea', 'milk', 'tea', 'milk'], [1, 1])
+        (['tea', 'milk', 'tea', 'milk'], [2, 1])
     """
     found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count)
     sequences = Sequences(found.name, found.item_names, found.items, found.offsets)
