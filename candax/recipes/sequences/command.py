@@ -5,9 +5,13 @@
     candax sequences --dataset Beauty.txt --methods sasrec_bce sasrec_softmax full_softmax
 
 Leave one out: each user's last item is asked for, after training on all before it (``--split validation``: the one
-before the last, after training on all before that). Settings were chosen on validation data of purchases.
+before the last, after training on all before that).
 
-FIGURES
+Expected on purchases of beauty products (Beauty.txt of S3-Rec: 22,363 users, 12,101 items), items of the history left
+out of the ranking, recall@10 / nDCG@10: most popular .013 / .006, most frequent successor .076 / .050, nearest
+neighbours .085 / .054, the transformer .097 / .059 (mean of three seeds, 2,272 steps each), the mean of three
+.103 / .063. Published after training without the item before the last: SASRec .0605 / .0318 with binary cross-entropy
+and .0921 / .0531 with sampled softmax, eSASRec .0928 / .0523.
 """
 
 import dataclasses
@@ -58,6 +62,9 @@ class SequencesSettings(common.Settings):
     """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the same parted by tabs."""
     split: Literal["validation", "test"] = "test"
     """What is asked for: the last item, or, to choose settings, the one before it."""
+    train_on_validation: bool = True
+    """Whether the item before the last is trained on where the last is asked for. Most published figures are without
+    it; as a part of the history it is read in any case."""
     methods: tuple[MethodName, ...] = ("transformer",)
     """What is trained: the recipe, the same with all items as candidates, or SASRec as published."""
     sampler: SamplerName = "unigram"
@@ -124,9 +131,8 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
     """Trains and measures, and writes its files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
-    found = dataclasses.replace(
-        load(settings.dataset, min_count=settings.min_count), held_out=1 if settings.split == "test" else 2
-    )
+    held_out = 1 if settings.split == "test" and settings.train_on_validation else 2
+    found = dataclasses.replace(load(settings.dataset, min_count=settings.min_count), held_out=held_out)
     near = neighbours.Neighbours(found, both_ways=False)
     simple: dict[str, Scorer] = {
         "most popular": neighbours.MostPopular(found),
