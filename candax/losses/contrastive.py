@@ -196,7 +196,9 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, "B"]:
     """
     check_logits(logits)
     keep = without_hits(logits)
-    weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(keep, logits.sampled_log_expected_count, 0.0)))
+    # What its sampler cannot draw (count 0) stands for itself alone.
+    counted = keep & (logits.sampled_log_expected_count > -jnp.inf)
+    weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(counted, logits.sampled_log_expected_count, 0.0)))
     positive = reduce_over_samples(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask, "sum")
     negative = reduce_over_samples(weight * softplus(jnp.where(keep, logits.sampled, 0.0)), keep, "sum")
     return zero_without_labels(positive + negative, logits.true_mask)

@@ -17,7 +17,7 @@ and .0921 / .0531 with sampled softmax, eSASRec .0928 / .0523.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -175,8 +175,11 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         ),
         (
             common.Panel(
-                common.curves("seconds", "ndcg@10", marker="."),
-                {"xlabel": "training time in seconds", "ylabel": "nDCG@10"},
+                [
+                    common.curves("seconds", "ndcg@10", marker="."),
+                    common.level("nearest neighbours", _neighbours_score),
+                ],
+                {"xlabel": "training time in seconds", "ylabel": f"nDCG@10 of {settings.curve_users:,} users"},
             ),
         ),
         picture="sequences.png",
@@ -282,6 +285,10 @@ def _averaged(
         scorer = mixed(scorer, near, weight)
     figures = evaluate(scorer, found, _questions(settings, found))
     return {**figures, "seconds": sum(figures["seconds"] for _, figures, _ in trained)}
+
+
+def _neighbours(rows: Sequence[common.Row]) -> float | None:
+    return next((row["ndcg@10"] for row in rows if row["method"] == "nearest neighbours"), None)
 
 
 def _results(settings: SequencesSettings, found: Sequences, row: common.Row) -> list[dict[str, Any]]:
