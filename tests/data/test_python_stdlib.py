@@ -179,7 +179,7 @@ def test_repeated_words_count_by_their_logarithm(tmp_path: Path) -> None:
 def test_cached_until_a_file_changes(tmp_path: Path, own_cache: Path) -> None:
     library = fake_library(tmp_path / "lib")
     first = python_stdlib(library)
-    (path,) = own_cache.iterdir()
+    (path,) = own_cache.glob("*.safetensors")
     content, written = path.read_bytes(), path.stat().st_mtime_ns
     assert same_dataset(python_stdlib(library), first)
     assert path.stat().st_mtime_ns == written
@@ -193,7 +193,7 @@ def test_cached_until_a_file_changes(tmp_path: Path, own_cache: Path) -> None:
 def test_the_key_holds_versions(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = fake_library(tmp_path / "lib")
     python_stdlib(library)
-    (path,) = own_cache.iterdir()
+    (path,) = own_cache.glob("*.safetensors")
     seen = [path.read_bytes()]
     for owner, name, value in ((sys, "version", "3.99.0"), (build_module(), "BUILDER_VERSION", 10**6)):
         with monkeypatch.context() as patch:
@@ -216,7 +216,7 @@ def test_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
         folder = tmp_path / f"cache-{seed}"
         environment = {**os.environ, "PYTHONHASHSEED": seed, "CANDAX_CACHE": str(folder)}
         subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-        (path,) = folder.iterdir()
+        (path,) = folder.glob("*.safetensors")
         contents.add(path.read_bytes())
     assert len(contents) == 1
 
