@@ -1,5 +1,7 @@
 """In-batch candidates: the labels of the batch serve as each other's candidates."""
 
+import warnings
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -8,6 +10,9 @@ from candax.checks import check_positive
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts
+
+# From so many sets on, each of the others' labels, a step is many times slower than with one.
+_MANY_SETS = 64
 
 
 @divisible()
@@ -28,7 +33,8 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     within an example does no harm. Nothing is random but the batch: the key is not used.
 
     Args:
-        num_groups: G, groups per batch (1: one shared set of all labels); None: one set per example.
+        num_groups: G, groups per batch (1: one shared set of all labels); None: one set per example, whose class
+            vectors are read once per example: for a batch of some hundreds that is many times slower, and a warning.
 
     Returns:
         A ``Sampler``; its state is 4 bytes per class. Slots without a label, and labels of count 0, are masked.
@@ -61,6 +67,12 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     def sample(state: Array, key: KeyArray, query: Query) -> Candidates:
         del key
         groups = count_groups(num_groups, query)
+        if groups >= _MANY_SETS:
+            warnings.warn(
+                f"in_batch: {groups} sets of {groups - 1} examples' labels each read {groups * (groups - 1)} rows of "
+                "labels per step; a few groups, such as num_groups=4, are many times quicker and nearly as exact.",
+                stacklevel=2,
+            )
         labels = query.labels.reshape(groups, -1)
         if groups > 1:
             others = (jnp.arange(groups)[:, None] + jnp.arange(1, groups)) % groups

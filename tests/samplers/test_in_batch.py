@@ -74,3 +74,10 @@ def test_errors() -> None:
     sampler = in_batch(num_groups=3)
     with pytest.raises(ValueError, match="num_groups=3 for a batch of 4"):
         sampler.sample(sampler.init(jax.random.key(0), CLASSES), jax.random.key(1), ask([[0], [2], [3], [4]]))
+
+
+def test_a_set_for_each_of_many_examples_is_warned_of() -> None:
+    sampler = in_batch(num_groups=None)
+    state = sampler.init(jax.random.key(0), CLASSES)
+    with pytest.warns(UserWarning, match=r"64 sets .* 4032 rows of labels per step"):
+        jax.eval_shape(sampler.sample, state, jax.random.key(1), ask([[0]] * 64))
