@@ -70,6 +70,11 @@ def table(result: Diagnostics) -> Group:
     )
     if any(result.only_this_batch):
         about += "; *: random through the choice of the batch, which is fixed here"
+    about += (
+        "\nBiases are against the full softmax at this model: how far one step's mean goes astray.\n"
+        "Where training ends is another question: sampled_softmax and nce have the full\n"
+        "softmax's optimum for any S, subset_softmax with uniform candidates alone."
+    )
     tables = [_table(result, title, columns) for title, columns in _TABLES.items()]
     shown = [table for table in tables if table.row_count]
     shown[-1].caption = about
