@@ -246,7 +246,7 @@ def never(step: int) -> bool:
 
 
 # A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number per example.
-Loss = Callable[[SampledLogits], Float[Array, "B"]]
+Loss = Callable[[SampledLogits], Float[Array, " B"]]
 
 # A margin maps SampledLogits of cosines to SampledLogits of scaled logits.
 Margin = Callable[[SampledLogits], SampledLogits]

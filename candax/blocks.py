@@ -37,9 +37,9 @@ class Block(NamedTuple):
 
     start: Int[Array, ""]
     vectors: Float[Array, "block dim"]
-    biases: Float[Array, "block"]
-    valid: Bool[Array, "block"]
-    fresh: Bool[Array, "block"]
+    biases: Float[Array, " block"]
+    valid: Bool[Array, " block"]
+    fresh: Bool[Array, " block"]
 
 
 def block_starts(num_classes: int, block_size: int) -> tuple[int, int]:
@@ -125,8 +125,8 @@ class _TopK(NamedTuple):
 
 
 class _LogSum(NamedTuple):
-    largest: Float[Array, "B"]
-    total: Float[Array, "B"]  # sum over the classes seen of exp(logit - largest)
+    largest: Float[Array, " B"]
+    total: Float[Array, " B"]  # sum over the classes seen of exp(logit - largest)
 
 
 def _block_top_k(logits: Float[Array, "B block"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
@@ -179,7 +179,7 @@ def streaming_evaluate(
     block_size: int = DEFAULT_BLOCK_SIZE,
     transform: Transform | None = None,
     exclude: Int[Array, "B E"] | None = None,
-) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, "B"]]:
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, " B"]]:
     """The exact k best classes and the log normalizer of every example, in one pass over the classes.
 
     With o_c = embeddings . vectors_c + biases_c (of a normalised head: the cosine): the k largest o_c over
@@ -239,7 +239,7 @@ def streaming_sample(
     *,
     block_size: int = DEFAULT_BLOCK_SIZE,
     transform: Transform | None = None,
-) -> Int[Array, "B"]:
+) -> Int[Array, " B"]:
     """A class for every example, drawn from its softmax: the largest logit plus Gumbel noise, block by block.
 
     Args:
@@ -289,7 +289,7 @@ def streaming_top_k(
 
 def streaming_log_normalizer(
     embeddings: Float[Array, "B dim"], classes: Classes, *, block_size: int = DEFAULT_BLOCK_SIZE
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """The log normalizer of every example, log sum_{c < num_valid} exp(o_c): the last of ``streaming_evaluate``.
 
     It is meant to be read, not differentiated: reverse mode would store every block's logits. ``full_softmax`` has a

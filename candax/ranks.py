@@ -11,12 +11,12 @@ from candax.cosines import as_scored
 def streaming_ranks(
     embeddings: Float[Array, "B dim"],
     classes: Classes,
-    labels: Int[Array, "B"],
-    known_rows: Int[Array, "P"],
-    known_ids: Int[Array, "P"],
+    labels: Int[Array, " B"],
+    known_rows: Int[Array, " P"],
+    known_ids: Int[Array, " P"],
     *,
     block_size: int = DEFAULT_BLOCK_SIZE,
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """The rank of each example's label among all classes but its other known answers.
 
     rank = 1 + #{c: o_c > o_label} + #{c: o_c = o_label} / 2, over valid c that are neither the label nor known: of

@@ -89,7 +89,7 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         """The batch at a position that exists."""
         rows = self.rows(epoch, index)
 
-        def at_random(positions: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
+        def at_random(positions: Int64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
             return random_bits(self.seed, epoch, (_LABELS, index), len(positions))
 
         if self.num_slots is None:
@@ -201,10 +201,10 @@ def _in_order(examples: Examples, batch_size: int, max_features: int, max_labels
 
 def _gather(
     examples: Examples,
-    rows: Int64[np.ndarray, "B"],
+    rows: Int64[np.ndarray, " B"],
     max_features: int,
     max_labels: int,
-    label_rank: Callable[[Int64[np.ndarray, "n"]], np.ndarray],
+    label_rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
 ) -> Batch:
     features, labels = examples.features, examples.labels
     places, mask = _places(features, rows, max_features, lambda positions: -np.abs(features.data[positions]))
@@ -218,9 +218,9 @@ def _gather(
 
 def _places(
     matrix: csr_array,
-    rows: Int64[np.ndarray, "B"],
+    rows: Int64[np.ndarray, " B"],
     width: int,
-    rank: Callable[[Int64[np.ndarray, "n"]], np.ndarray],
+    rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
 ) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"]]:
     """Where the entries of some rows are stored, at most ``width`` a row: those of lowest rank, in storage order."""
     starts = matrix.indptr[rows].astype(np.int64)

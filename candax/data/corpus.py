@@ -37,8 +37,8 @@ class Corpus:
 
     name: str
     words: tuple[str, ...]
-    ids: Int32[np.ndarray, "tokens"]
-    offsets: Int64[np.ndarray, "N_plus_1"]
+    ids: Int32[np.ndarray, " tokens"]
+    offsets: Int64[np.ndarray, " N_plus_1"]
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -55,7 +55,7 @@ class Corpus:
         return len(self.words)
 
     @functools.cached_property
-    def lengths(self) -> Int64[np.ndarray, "N"]:
+    def lengths(self) -> Int64[np.ndarray, " N"]:
         """Words of each sentence, ``</s>`` included."""
         return np.diff(self.offsets)
 
@@ -162,7 +162,7 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
         return self.described(**sizes, corpus_digest=digest.hexdigest())
 
 
-def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, "B"]) -> SentenceBatch:
+def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, " B"]) -> SentenceBatch:
     """The batch of the sentences of these numbers, padded to one of a few lengths."""
     lengths = corpus.lengths[sentences]
     longest = int(_padded_length(lengths).max(initial=LENGTHS[0]))
@@ -174,7 +174,7 @@ def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, "B"]) -> Sentenc
     return SentenceBatch(np.where(real, words, np.int32(-1)), labels.reshape(-1, 1))
 
 
-def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, "n"], batch_size: int) -> Iterator[SentenceBatch]:
+def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[SentenceBatch]:
     """Batches of these sentences, short ones first, the last one filled up with sentences of nothing."""
     by_length = sentences[np.argsort(corpus.lengths[sentences], kind="stable")]
     for start in range(0, len(by_length), batch_size):
@@ -185,7 +185,7 @@ def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, "n"], batch_
         yield SentenceBatch(words, labels)
 
 
-def _padded_length(lengths: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+def _padded_length(lengths: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     """The smallest of LENGTHS, or beyond them of multiples of the last, that is long enough."""
     small = np.asarray(LENGTHS)[np.minimum(np.searchsorted(LENGTHS, lengths), len(LENGTHS) - 1)]
     return np.where(lengths <= LENGTHS[-1], small, -(-lengths // LENGTHS[-1]) * LENGTHS[-1])

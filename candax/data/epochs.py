@@ -70,11 +70,11 @@ class EpochBatches(Generic[Batch_co]):
         """The batch at a position that exists."""
         raise NotImplementedError
 
-    def rows(self, epoch: int, index: int) -> Int64[np.ndarray, "batch_size"]:
+    def rows(self, epoch: int, index: int) -> Int64[np.ndarray, " batch_size"]:
         """The items of a batch."""
         return self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
-    def order(self, epoch: int) -> Int64[np.ndarray, "num_items"]:
+    def order(self, epoch: int) -> Int64[np.ndarray, " num_items"]:
         """The order in which an epoch visits the items; the last one asked for is kept."""
         if self._last_order is None or self._last_order[0] != epoch:
             self._last_order = epoch, shuffled(self.seed, epoch, self.num_items)
@@ -85,7 +85,7 @@ class EpochBatches(Generic[Batch_co]):
         return {**what, "batch_size": self.batch_size, "batches_seed": self.seed}
 
 
-def shuffled(seed: int, epoch: int, size: int, branch: tuple[int, ...] = (ORDER,)) -> Int64[np.ndarray, "size"]:
+def shuffled(seed: int, epoch: int, size: int, branch: tuple[int, ...] = (ORDER,)) -> Int64[np.ndarray, " size"]:
     """The order of 0 to size - 1 that (seed, epoch, branch) determines.
 
     Example:
@@ -106,7 +106,7 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"expected a seed of 0 or more; got {seed}")
 
 
-def random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, "size"]:
+def random_bits(seed: int, epoch: int, branch: tuple[int, ...], size: int) -> UInt64[np.ndarray, " size"]:
     """Raw bits of the stream ``branch`` of (seed, epoch), the same on any machine."""
     # The branch is a spawn key, because (seed, epoch) and (seed, epoch, 0) would be one and the same stream.
     sequence = np.random.SeedSequence((seed, epoch), spawn_key=branch)

@@ -117,7 +117,7 @@ class Dataset:
         return np.bincount(examples.labels.indices, minlength=self.num_classes).astype(np.float32)
 
 
-def from_counts(data: np.ndarray, ids: Int32[np.ndarray, "entries"], counts: np.ndarray, columns: int) -> csr_array:
+def from_counts(data: np.ndarray, ids: Int32[np.ndarray, " entries"], counts: np.ndarray, columns: int) -> csr_array:
     """A sparse matrix from its entries, row by row, and the number of entries in each row.
 
     Args:

@@ -22,13 +22,13 @@ class FlatBatch(NamedTuple):
         labels: Padded with -1; distinct within an example.
     """
 
-    feature_ids: Int32[np.ndarray, "N"]
-    feature_values: Float32[np.ndarray, "N"]
-    feature_examples: Int32[np.ndarray, "N"]
+    feature_ids: Int32[np.ndarray, " N"]
+    feature_values: Float32[np.ndarray, " N"]
+    feature_examples: Int32[np.ndarray, " N"]
     labels: Int32[np.ndarray, "B T"]
 
 
-def count_slots(counts: Int64[np.ndarray, "examples"], batch_size: int) -> int:
+def count_slots(counts: Int64[np.ndarray, " examples"], batch_size: int) -> int:
     """N for batches of examples with so many features: the mean of a batch and 5 standard deviations, at most all.
 
     Example:
@@ -40,7 +40,7 @@ def count_slots(counts: Int64[np.ndarray, "examples"], batch_size: int) -> int:
     return max(1, min(-(-int(np.ceil(room)) // _MULTIPLE) * _MULTIPLE, batch_size * int(np.max(counts, initial=1))))
 
 
-def widest(counts: Int64[np.ndarray, "B"], most: int, num_slots: int) -> int:
+def widest(counts: Int64[np.ndarray, " B"], most: int, num_slots: int) -> int:
     """The most features an example may have, at most ``most``, so that the features of a batch fit into its slots.
 
     Raises:

@@ -75,7 +75,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
             f"frequent of {len(counts)} has {counts.max(initial=0)}. Lower min_count, or raise max_count."
         )
 
-    def reduced(examples: Examples, some: Bool[np.ndarray, "N"]) -> Examples:
+    def reduced(examples: Examples, some: Bool[np.ndarray, " N"]) -> Examples:
         labels = examples.labels[:, classes]
         rows = np.flatnonzero(some & (np.diff(labels.indptr) > 0))
         return Examples(examples.features[rows], labels[rows])
@@ -90,7 +90,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
     )
 
 
-def distance_from_uniform(counts: Float[np.ndarray, "num_classes"] | Integer[np.ndarray, "num_classes"]) -> float:
+def distance_from_uniform(counts: Float[np.ndarray, " num_classes"] | Integer[np.ndarray, " num_classes"]) -> float:
     """How far a label distribution is from a uniform one: their total variation, (1/2) sum_c |f_c - 1/num_classes|.
 
     The share of all labels that would have to change their class. 0 is uniform; it stays below 1.
@@ -114,7 +114,7 @@ def distance_from_uniform(counts: Float[np.ndarray, "num_classes"] | Integer[np.
     return float(np.abs(counts / total - 1 / len(counts)).sum() / 2)
 
 
-def _keep(labels: csr_array, max_count: int, seed: int) -> Bool[np.ndarray, "N"]:
+def _keep(labels: csr_array, max_count: int, seed: int) -> Bool[np.ndarray, " N"]:
     """Which examples are kept, one after the other, while none of their classes is full."""
     keep = np.zeros(labels.shape[0], bool)
     full = [max_count] * labels.shape[1]
@@ -129,7 +129,7 @@ def _keep(labels: csr_array, max_count: int, seed: int) -> Bool[np.ndarray, "N"]
     return keep
 
 
-def _order(labels: csr_array, seed: int) -> Int64[np.ndarray, "labelled"]:
+def _order(labels: csr_array, seed: int) -> Int64[np.ndarray, " labelled"]:
     """The examples that have labels: by rarest class, by most frequent class, at random."""
     labelled = np.flatnonzero(np.diff(labels.indptr))
     starts = labels.indptr[labelled]

@@ -66,8 +66,8 @@ class Graph:
 class Answers(NamedTuple):
     """Pairs (row, id): that entity ``ids[p]`` is a known answer to question ``rows[p]``."""
 
-    rows: Int64[np.ndarray, "P"]
-    ids: Int32[np.ndarray, "P"]
+    rows: Int64[np.ndarray, " P"]
+    ids: Int32[np.ndarray, " P"]
 
 
 class KnownAnswers:
@@ -92,7 +92,7 @@ class KnownAnswers:
         order = np.argsort(keys, kind="stable")
         self._sorted, self._answers = keys[order], questions[order, 2]
 
-    def __call__(self, entities: Int32[np.ndarray, "B"] | Int64[np.ndarray, "B"], relations: np.ndarray) -> Answers:
+    def __call__(self, entities: Int32[np.ndarray, " B"] | Int64[np.ndarray, " B"], relations: np.ndarray) -> Answers:
         """The known answers to a batch of questions."""
         keys = self._keys(entities, relations)
         first = np.searchsorted(self._sorted, keys, side="left")
@@ -101,7 +101,7 @@ class KnownAnswers:
         within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return Answers(rows, self._answers[first[rows] + within])
 
-    def _keys(self, entities: np.ndarray, relations: np.ndarray) -> Int64[np.ndarray, "n"]:
+    def _keys(self, entities: np.ndarray, relations: np.ndarray) -> Int64[np.ndarray, " n"]:
         return entities.astype(np.int64) * self._kinds + relations
 
 

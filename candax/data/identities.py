@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
 
     left: Float32[np.ndarray, "N num_features"]
     right: Float32[np.ndarray, "N num_features"]
-    same: Bool[np.ndarray, "N"]
+    same: Bool[np.ndarray, " N"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Identities:
                 raise ValueError(f"expected {name} of 0 or more; got {getattr(self, name)}")
 
     def inputs(
-        self, ids: Integer[np.ndarray, "n"], samples: Integer[np.ndarray, "n"]
+        self, ids: Integer[np.ndarray, " n"], samples: Integer[np.ndarray, " n"]
     ) -> Float32[np.ndarray, "n num_features"]:
         """Sample ``samples[j]`` of identity ``ids[j]``, for any numbers of 0 or more."""
         identity = _key(self.seed, _IDENTITY, ids)
@@ -193,7 +193,7 @@ def _mixed(state: UInt64[np.ndarray, "*n"]) -> UInt64[np.ndarray, "*n"]:
     return state ^ (state >> np.uint64(31))
 
 
-def _key(seed: int, stream: int, *numbers: Integer[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
+def _key(seed: int, stream: int, *numbers: Integer[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """A key for each row of numbers, from which its random numbers follow."""
     key = _mixed(np.array([seed], np.uint64) * _GOLDEN + np.uint64(stream))
     for number in numbers:
@@ -201,7 +201,7 @@ def _key(seed: int, stream: int, *numbers: Integer[np.ndarray, "n"]) -> UInt64[n
     return key
 
 
-def _normal(key: UInt64[np.ndarray, "n"], number: int) -> Float32[np.ndarray, "n number"]:
+def _normal(key: UInt64[np.ndarray, " n"], number: int) -> Float32[np.ndarray, "n number"]:
     """Standard normal numbers for each key: the stream of SplitMix64, by Box and Muller's method."""
     steps = np.arange(1, (number + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN
     bits = _mixed(key[:, None] + steps)

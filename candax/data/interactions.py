@@ -45,10 +45,10 @@ class Interactions:
     name: str
     user_names: tuple[str, ...]
     item_names: tuple[str, ...]
-    items: Int32[np.ndarray, "N"]
-    offsets: Int64[np.ndarray, "num_users_plus_1"]
-    times: Float64[np.ndarray, "N"] | None
-    is_test: Bool[np.ndarray, "N"] | None
+    items: Int32[np.ndarray, " N"]
+    offsets: Int64[np.ndarray, " num_users_plus_1"]
+    times: Float64[np.ndarray, " N"] | None
+    is_test: Bool[np.ndarray, " N"] | None
 
     def __len__(self) -> int:
         """The number of interactions."""
@@ -222,7 +222,7 @@ def next_items(
     return Dataset(interactions.name, train, test, interactions.item_names, interactions.item_names)
 
 
-def _held_out(interactions: Interactions, split: Split | None, test_share: float) -> Bool[np.ndarray, "N"]:
+def _held_out(interactions: Interactions, split: Split | None, test_share: float) -> Bool[np.ndarray, " N"]:
     if split is None:
         split = "last" if interactions.is_test is None else "file"
     if split == "last":
@@ -242,8 +242,8 @@ def _held_out(interactions: Interactions, split: Split | None, test_share: float
 
 def _pairs(
     interactions: Interactions,
-    at: Int64[np.ndarray, "n"],
-    starts: Int64[np.ndarray, "N"],
+    at: Int64[np.ndarray, " n"],
+    starts: Int64[np.ndarray, " N"],
     max_history: int,
     recency: float,
 ) -> Examples:

@@ -21,8 +21,8 @@ class QuestionBatch(NamedTuple):
         labels: the answers; -1 for fillers.
     """
 
-    entities: Int32[np.ndarray, "B"]
-    relations: Int32[np.ndarray, "B"]
+    entities: Int32[np.ndarray, " B"]
+    relations: Int32[np.ndarray, " B"]
     labels: Int32[np.ndarray, "B 1"]
 
 

@@ -135,7 +135,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         return SkipGramBatch(words, labels.reshape(self.batch_size, 2 * self.window))
 
     @functools.cached_property
-    def keep_probability(self) -> Float64[np.ndarray, "num_words"]:
+    def keep_probability(self) -> Float64[np.ndarray, " num_words"]:
         """Of each word, of every occurrence."""
         if self.subsample == 0:
             return np.ones(self.text.num_words)
@@ -157,7 +157,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
             "shard_size": self.shard_size,
         }
 
-    def _count_batches(self) -> Int64[np.ndarray, "shards"]:
+    def _count_batches(self) -> Int64[np.ndarray, " shards"]:
         """Batches of each shard: as many as are left to it in every epoch, but for one in millions."""
         keep = np.append(self.keep_probability, 1.0)  # the end of a sentence, -1, is kept
         numbers = []
@@ -203,7 +203,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         return self._last[1:]
 
 
-def _as_threshold(probability: Float64[np.ndarray, "n"]) -> np.ndarray:
+def _as_threshold(probability: Float64[np.ndarray, " n"]) -> np.ndarray:
     """The largest of all 32-bit integers that are kept."""
     return np.clip(np.round(probability * 2.0**32) - 1, 0, 2.0**32 - 1).astype(np.uint32)
 

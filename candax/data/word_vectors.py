@@ -58,7 +58,7 @@ class WordVectors:
         """Whether the word has a vector."""
         return self.find(word) is not None
 
-    def __getitem__(self, word: str) -> Float[np.ndarray, "dim"]:
+    def __getitem__(self, word: str) -> Float[np.ndarray, " dim"]:
         """The vector of a word."""
         return self.vectors[self._at(word)]
 
@@ -104,7 +104,7 @@ class WordVectors:
             raise ValueError(f"{word!r} is none of the {len(self.words):,} words with a vector.{advice}")
         return found
 
-    def _best(self, wanted: Float[np.ndarray, "dim"], k: int, without: Sequence[int]) -> list[tuple[str, float]]:
+    def _best(self, wanted: Float[np.ndarray, " dim"], k: int, without: Sequence[int]) -> list[tuple[str, float]]:
         if k < 1:
             raise ValueError(f"expected 1 word or more to look for, got {k}.")
         cosines = self.units @ wanted

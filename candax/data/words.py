@@ -47,7 +47,7 @@ class Words:
     name: str
     words: tuple[str, ...]
     counts: Int64[np.ndarray, "num_words"]
-    ids: Int32[np.ndarray, "tokens"]
+    ids: Int32[np.ndarray, " tokens"]
     digest: str
 
     @property
@@ -241,13 +241,13 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
             before += path.stat().st_size
 
 
-def _rank(ids: dict[str, int], counts: Int64[np.ndarray, "n"]) -> Any:
+def _rank(ids: dict[str, int], counts: Int64[np.ndarray, " n"]) -> Any:
     return lambda word: (-counts[ids[word]], word)
 
 
 def _number(
     sentences: Iterable[Sequence[str]], max_words: int, file: IO[bytes]
-) -> tuple[dict[str, int], Int64[np.ndarray, "n"], int]:
+) -> tuple[dict[str, int], Int64[np.ndarray, " n"], int]:
     """Writes ids in the order in which words come up; returns the ids of known words, counts of ids, and the length.
 
     A word that was forgotten gets another id when it comes again.
@@ -286,7 +286,7 @@ def _number(
     return ids, counts[:next_id], length
 
 
-def _renumber(file: IO[bytes], length: int, new: Int32[np.ndarray, "n"]) -> int:
+def _renumber(file: IO[bytes], length: int, new: Int32[np.ndarray, " n"]) -> int:
     """Replaces ids by new ones, in place; leaves out what is gone, and sentences of which nothing is left."""
     written, ended = 0, True
     for start in range(0, length, _TOKENS):

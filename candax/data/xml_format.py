@@ -40,11 +40,11 @@ class Header(NamedTuple):
 class Block(NamedTuple):
     """Consecutive examples: ids in sorted order within an example, and how many of them each example has."""
 
-    label_ids: Int32[np.ndarray, "labels"]
-    label_counts: Int64[np.ndarray, "examples"]
-    feature_ids: Int32[np.ndarray, "features"]
-    feature_values: Float32[np.ndarray, "features"]
-    feature_counts: Int64[np.ndarray, "examples"]
+    label_ids: Int32[np.ndarray, " labels"]
+    label_counts: Int64[np.ndarray, " examples"]
+    feature_ids: Int32[np.ndarray, " features"]
+    feature_values: Float32[np.ndarray, " features"]
+    feature_counts: Int64[np.ndarray, " examples"]
 
 
 def parse_header(line: bytes) -> Header:
@@ -198,8 +198,8 @@ def _show(text: bytes) -> str:
 
 
 def _integers(
-    data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, "n"], sizes: Int[np.ndarray, "n"]
-) -> Int64[np.ndarray, "n"] | None:
+    data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]
+) -> Int64[np.ndarray, " n"] | None:
     """The tokens as integers, digit by digit for all at once; None if one is no short run of digits."""
     numbers = np.zeros(len(starts), dtype=np.int64)
     longest = int(sizes.max(initial=0))
@@ -216,8 +216,8 @@ def _integers(
 
 
 def _floats(
-    data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, "n"], sizes: Int[np.ndarray, "n"]
-) -> Float32[np.ndarray, "n"] | None:
+    data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]
+) -> Float32[np.ndarray, " n"] | None:
     """The tokens as numbers, rounded to float64 and then to float32; None if one is no finite number."""
     longest = int(sizes.max(initial=1))
     if longest > _MAX_VALUE_BYTES:
@@ -234,7 +234,9 @@ def _floats(
     return values if np.isfinite(values).all() else None
 
 
-def _sort(rows: Int[np.ndarray, "n"], ids: Int64[np.ndarray, "n"], size: int) -> Int64[np.ndarray, "n"] | slice | None:
+def _sort(
+    rows: Int[np.ndarray, " n"], ids: Int64[np.ndarray, " n"], size: int
+) -> Int64[np.ndarray, " n"] | slice | None:
     """What sorts the ids within their rows; None if an id is too large or there twice."""
     if ids.max(initial=0) >= size:
         return None

@@ -141,7 +141,7 @@ def diagnose(
 def _half(
     run: Draws,
     state: State,
-    keys: Key[Array, "H"],
+    keys: Key[Array, " H"],
     query: Query,
     exact: Exact,
     earlier: Gradients,

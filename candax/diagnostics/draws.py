@@ -37,8 +37,8 @@ class Exact(NamedTuple):
         gradients: of the mean full softmax loss.
     """
 
-    log_normalizer: Float[Array, "B"]
-    mean_true: Float[Array, "B"]
+    log_normalizer: Float[Array, " B"]
+    mean_true: Float[Array, " B"]
     top_ids: Int[Array, "B k"]
     top_counts: Bool[Array, "B k"]
     gradients: Gradients
@@ -63,16 +63,16 @@ class Closeness(NamedTuple):
 class Draw(NamedTuple):
     """One draw: see ``candax.diagnostics.Diagnostics`` for what the names mean."""
 
-    log_z_error: Float[Array, "B"]
-    num_candidates: Float[Array, "B"]
-    effective_sample_size: Float[Array, "B"]
-    top_k_share: Float[Array, "B"]
+    log_z_error: Float[Array, " B"]
+    num_candidates: Float[Array, " B"]
+    effective_sample_size: Float[Array, " B"]
+    top_k_share: Float[Array, " B"]
     embeddings: Closeness
     classes: Closeness
 
 
 # (state, keys[n], query, exact, totals, earlier) -> (totals, n draws)
-Draws = Callable[[State, Key[Array, "n"], Query, Exact, Gradients, Gradients], tuple[Gradients, Draw]]
+Draws = Callable[[State, Key[Array, " n"], Query, Exact, Gradients, Gradients], tuple[Gradients, Draw]]
 
 
 @partial(jax.jit, static_argnums=1)
@@ -83,7 +83,7 @@ def exactly(query: Query, top_k: int) -> Exact:
 
     def mean_loss(
         embeddings: Array, vectors: Array, biases: Array | None
-    ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
+    ) -> tuple[Float[Array, ""], Float[Array, " B"]]:
         of_vectors = Classes(vectors, biases, None, classes.num_valid, classes.normalized)
         losses = full_softmax(embeddings, labels, of_vectors, block_size=DEFAULT_BLOCK_SIZE)
         return jnp.mean(losses), losses
@@ -100,7 +100,7 @@ def exactly(query: Query, top_k: int) -> Exact:
     )
 
 
-def _columns(vectors: Float[Array, "n dim"], biases: Float[Array, "n"] | None) -> Float[Array, "n columns"]:
+def _columns(vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -> Float[Array, "n columns"]:
     return vectors if biases is None else jnp.concatenate([vectors, biases[:, None].astype(vectors.dtype)], axis=1)
 
 
@@ -139,7 +139,7 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         def mean_loss(tables: dict[str, Any], embeddings: Array) -> tuple[Float[Array, ""], Any]:
             seen: list[tuple[Array, SampledLogits]] = []
 
-            def keeping(logits: SampledLogits) -> Float[Array, "B"]:
+            def keeping(logits: SampledLogits) -> Float[Array, " B"]:
                 seen.append((loss(logits), logits))
                 return seen[-1][0]
 
@@ -170,7 +170,7 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
 
     @partial(jax.jit, donate_argnums=4)
     def many(
-        state: State, keys: Key[Array, "n"], query: Query, exact: Exact, totals: Gradients, earlier: Gradients
+        state: State, keys: Key[Array, " n"], query: Query, exact: Exact, totals: Gradients, earlier: Gradients
     ) -> tuple[Gradients, Draw]:
         if_untouched = _closeness_by_row(exact.gradients.classes, earlier.classes)
 
@@ -182,7 +182,7 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
     return many
 
 
-def _effective_sample_size(logits: SampledLogits) -> Float[Array, "B"]:
+def _effective_sample_size(logits: SampledLogits) -> Float[Array, " B"]:
     """(sum w)^2 / sum w^2, in logs, over the samples that are no hits."""
     keep = without_hits(logits)
     log_weight = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
@@ -210,7 +210,7 @@ def _closeness_by_row(full: Float[Array, "n d"], earlier: Float[Array, "n d"]) -
 
 def _closeness_of_rows(
     g: Float[Array, "U d"],
-    ids: Int[Array, "U"],
+    ids: Int[Array, " U"],
     full: Float[Array, "n d"],
     earlier: Float[Array, "n d"],
     if_untouched: Closeness,

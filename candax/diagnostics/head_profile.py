@@ -120,8 +120,8 @@ class _Drawn(NamedTuple):
 
     candidates: Candidates
     true_log_expected_count: Float[Array, "B T"]
-    ids: Int[Array, "n"]
-    positions: Int[Array, "m"]
+    ids: Int[Array, " n"]
+    positions: Int[Array, " m"]
 
 
 def _draw(sampler: Sampler, state: State, key: KeyArray, query: Query) -> _Drawn:
@@ -188,7 +188,7 @@ def _update(
     optimizer_state: Any,
     sampler_state: Any,
     grads: Float[Array, "U dim"],
-    ids: Int[Array, "U"] | None,
+    ids: Int[Array, " U"] | None,
     key: Any,
     query: Query,
 ) -> tuple[Array, Any, Any]:

@@ -29,7 +29,7 @@ def measures_of(likelihood: bool, exact: Exact, first: Draw, second: Draw) -> di
 
 
 def _likelihood_measures(
-    log_z: Float[np.ndarray, "B"], p: Float[np.ndarray, "B"], log_z_error: Float[np.ndarray, "D B"]
+    log_z: Float[np.ndarray, " B"], p: Float[np.ndarray, " B"], log_z_error: Float[np.ndarray, "D B"]
 ) -> dict[str, Measure]:
     def root_mean_square(errors: Float[np.ndarray, "D B"]) -> Measure:
         return root(mean(np.mean(errors**2, axis=1)))

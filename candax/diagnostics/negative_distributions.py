@@ -128,7 +128,7 @@ def without_labels(weights: Float[np.ndarray, "B num_classes"], query: Query) ->
 
 def total_variation(
     p: Float[np.ndarray, "B num_classes"], q: Float[np.ndarray, "B num_classes"]
-) -> Float[np.ndarray, "B"]:
+) -> Float[np.ndarray, " B"]:
     """The distance of two distributions, sum_c max(p_c - q_c, 0): 0 if they are equal, 1 if they share no class.
 
     Of zeros in the place of ``q``, where a sampler proposes nothing, it is 1.
@@ -142,6 +142,6 @@ def total_variation(
 
 def by_rank(
     q: Float[np.ndarray, "B num_classes"], order: Int[np.ndarray, "B num_classes"]
-) -> Float[np.ndarray, "num_classes"]:
+) -> Float[np.ndarray, " num_classes"]:
     """The mean probability, over examples, of an example's first, second, ... class in ``order``."""
     return np.take_along_axis(q, order, axis=1).mean(axis=0)

@@ -44,7 +44,7 @@ class Staleness:
         num_examples: that were measured at each time.
     """
 
-    steps: Int[np.ndarray, "P"]
+    steps: Int[np.ndarray, " P"]
     recall: Measure
     fresh_recall: Measure
     lost: Measure
@@ -174,12 +174,12 @@ def _shares(
     fresh: State,
     key: KeyArray,
     query: Query,
-) -> tuple[Float[Array, "B"], Float[Array, "B"], Bool[Array, "B"]]:
+) -> tuple[Float[Array, " B"], Float[Array, " B"], Bool[Array, " B"]]:
     """The share held by candidates from each of two states, and which examples have a best class that counts."""
     scores, top_ids, _ = streaming_evaluate(query.embeddings, query.classes, top_k)
     counts = which_count(scores, top_ids, query.labels)
 
-    def held(state: State) -> Float[Array, "B"]:
+    def held(state: State) -> Float[Array, " B"]:
         return top_k_share(sample(state, key, query), top_ids, counts)
 
     return held(stale), held(fresh), jnp.any(counts, axis=1)

@@ -21,7 +21,7 @@ class Measure(NamedTuple):
 NOTHING = Measure(np.full((), np.nan), np.full((), np.nan))
 
 
-def mean(per_draw: Float[np.ndarray, "D"]) -> Measure:
+def mean(per_draw: Float[np.ndarray, " D"]) -> Measure:
     """The mean over draws, and the standard deviation over draws divided by sqrt(D).
 
     Example:
@@ -80,7 +80,7 @@ def clipped_root(squares: Measure) -> Measure:
     return Measure(np.asarray(value), np.asarray((above - below) / 2))
 
 
-def squared_bias(products: Float[np.ndarray, "H"]) -> Measure:
+def squared_bias(products: Float[np.ndarray, " H"]) -> Measure:
     """|E g - g_full|^2 from products <g_d - g_full, m> of draws d with the mean deviation m of other draws, as many.
 
     |mean deviation|^2 would count the noise of the mean as bias; a product of two independent halves does not: it is
@@ -95,6 +95,6 @@ def squared_bias(products: Float[np.ndarray, "H"]) -> Measure:
     return Measure(value, np.asarray(np.sqrt(2) * error))
 
 
-def mean_where(values: Float[np.ndarray, "D B"], counted: Bool[np.ndarray, "B"]) -> Measure:
+def mean_where(values: Float[np.ndarray, "D B"], counted: Bool[np.ndarray, " B"]) -> Measure:
     """The mean over draws and the examples that count; nan where none does."""
     return mean(values[:, counted].mean(axis=1)) if counted.any() else NOTHING

@@ -20,7 +20,7 @@ def which_count(
 
 def top_k_share(
     candidates: Candidates, top_ids: Int[Array, "B k"], top_counts: Bool[Array, "B k"]
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """The share of the best classes that count that are candidates, 0 where none of them counts."""
     groups, num_sampled = candidates.ids.shape
     batch_size, top_k = top_ids.shape

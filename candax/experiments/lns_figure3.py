@@ -176,7 +176,7 @@ def _measure(query: Query, name: str, weights: Weights) -> dict[str, Any]:
     }
 
 
-def _edges(ranks: int) -> Int[np.ndarray, "edges"]:
+def _edges(ranks: int) -> Int[np.ndarray, " edges"]:
     """Groups of ranks: first 1 each, then about 8 groups for each factor of 10."""
     edges = np.unique(np.round(np.geomspace(1, ranks, 1 + max(1, round(8 * np.log10(ranks))))).astype(np.int64))
     return np.concatenate([[0], edges])

@@ -34,7 +34,7 @@ class Problem:
 
     inputs: Float[Array, "N dim"]
     labels: Int[Array, "N 1"]
-    counts: Float[Array, "num_classes"]
+    counts: Float[Array, " num_classes"]
     true_log_likelihood: Float[Array, ""]
 
     def classes(self, vectors: Float[Array, "num_classes dim"]) -> Classes:
@@ -76,7 +76,7 @@ class Method(NamedTuple):
     """A loss and the sampler of its candidates; without a sampler the loss needs all classes, as ``full_softmax``."""
 
     sampler: Sampler | None
-    loss: Callable[..., Float[Array, "B"]]
+    loss: Callable[..., Float[Array, " B"]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,7 +174,7 @@ def _points(case: str) -> Any:
     return lines
 
 
-def fit(predicted: Float64[np.ndarray, "n"], fitted: Float64[np.ndarray, "n"]) -> Fit:
+def fit(predicted: Float64[np.ndarray, " n"], fitted: Float64[np.ndarray, " n"]) -> Fit:
     """The least squares line, the correlation, and the root of the mean squared difference.
 
     Example:

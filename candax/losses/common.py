@@ -42,7 +42,7 @@ def without_hits(logits: SampledLogits) -> Bool[Array, "B S"]:
     return logits.sampled_mask & ~logits.hits
 
 
-def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B"]:
+def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """Mean over the labels of each example, 0 where it has none: every label has the target 1 / |Y|."""
     count = jnp.sum(mask, axis=1)
     return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1)
@@ -50,7 +50,7 @@ def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> F
 
 def reduce_over_samples(
     values: Float[Array, "B S"], keep: Bool[Array, "B S"], reduction: Reduction
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """Sum or mean over the samples that are kept, 0 where there are none.
 
     The values of the others must be finite, and so must their gradients: a NaN comes back out of the gradient of a
@@ -60,7 +60,7 @@ def reduce_over_samples(
     return total if reduction == "sum" else total / jnp.maximum(jnp.sum(keep, axis=1), 1)
 
 
-def zero_without_labels(values: Float[Array, "B"], true_mask: Bool[Array, "B T"]) -> Float[Array, "B"]:
+def zero_without_labels(values: Float[Array, " B"], true_mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """An example without labels costs nothing and has no gradient."""
     return jnp.where(jnp.any(true_mask, axis=1), values, 0.0)
 
@@ -85,7 +85,7 @@ def check_choice(name: str, value: str, choices: object) -> None:
 
 def log_sum_exp(
     true: Float[Array, "B T"], true_mask: Bool[Array, "B T"], sampled: Float[Array, "B S"], keep: Bool[Array, "B S"]
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """The log of the sum of exp over the unmasked true and sampled logits; 0 for an example that has neither.
 
     Masked entries may hold anything, NaN included: neither value nor gradient sees them.
@@ -98,5 +98,5 @@ def log_sum_exp(
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1.0)) + top, 0.0)
 
 
-def _max(values: Float[Array, "B n"]) -> Float[Array, "B"]:
+def _max(values: Float[Array, "B n"]) -> Float[Array, " B"]:
     return jnp.max(values, axis=1, initial=-jnp.inf)

@@ -30,9 +30,9 @@ def _sigmoid(
     keep: Bool[Array, "B S"],
     *,
     reduction: Reduction = "sum",
-    positive_weight: Float[Array, "B"] | float = 1.0,
+    positive_weight: Float[Array, " B"] | float = 1.0,
     sample_weight: float = 1.0,
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """``-w mean_y log sigmoid(o_y) - v sum_s log sigmoid(-o_s)`` over the unmasked; 0 without labels."""
     check_choice("reduction", reduction, Reduction)
     positive = mean_over_labels(softplus(-jnp.where(true_mask, true, 0.0)), true_mask)
@@ -43,9 +43,9 @@ def _sigmoid(
 def nce(
     logits: SampledLogits,
     *,
-    log_normalizer: Float[Array, "B"] | Float[Array, ""] | float = 0.0,
+    log_normalizer: Float[Array, " B"] | Float[Array, ""] | float = 0.0,
     remove_hits: bool = False,
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     r"""Noise contrastive estimation: tell the true class from S noise classes by the ratio of model and noise.
 
     ``-mean_y log sigmoid(d_y) - sum_s log sigmoid(-d_s)`` with ``d = o - log_normalizer - log_expected_count``. With
@@ -84,7 +84,7 @@ def nce(
 
 def negative_sampling(
     logits: SampledLogits, *, reduction: Reduction = "sum", sample_weight: float = 1.0, remove_hits: bool = True
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     r"""Negative sampling (word2vec): binary cross-entropy without any correction.
 
     ``-mean_y log sigmoid(o_y) - sum_s log sigmoid(-o_s)``, or the mean over the samples in place of the sum. With k
@@ -129,7 +129,7 @@ def negative_sampling(
     )
 
 
-def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B"]:
+def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " B"]:
     r"""Generalised binary cross-entropy (gSASRec): negative sampling with the true class's probability to a power.
 
     ``-beta mean_y log sigmoid(o_y) - sum_s log sigmoid(-o_s)``, hits removed, no correction. With K samples that are
@@ -167,7 +167,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, "B
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
 
 
-def one_vs_all(logits: SampledLogits) -> Float[Array, "B"]:
+def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     r"""The binary cross-entropy of every class for itself, that over false classes estimated from the samples.
 
     ``-sum_y log sigmoid(o_y) - sum_s log sigmoid(-o_s) / count_s``, hits removed: an unbiased estimate of
@@ -204,7 +204,7 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, "B"]:
     return zero_without_labels(positive + negative, logits.true_mask)
 
 
-def blackout(logits: SampledLogits) -> Float[Array, "B"]:
+def blackout(logits: SampledLogits) -> Float[Array, " B"]:
     r"""BlackOut: raise the true class's probability among the candidates, lower that of every sampled one.
 
     ``-mean_y log p(y) - sum_s log(1 - p(s))`` with ``p(c) = exp(o'_c) / (sum_y exp(o'_y) + sum_s exp(o'_s))`` and

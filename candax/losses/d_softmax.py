@@ -18,7 +18,7 @@ from candax.losses.margins import check_scale
 
 def d_softmax(
     logits: SampledLogits, *, end_point: float = 0.9, scale: float = 32.0, corrected: bool = False
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     r"""Dissected softmax: ``mean_y log(1 + e^{s (d - cos_y)}) + log(1 + sum_k e^{s cos_k})``, k over the others.
 
     The first term pulls the true class until its cosine is about d, whatever the others do; the second pushes the
@@ -73,7 +73,7 @@ def d_softmax_b(
     end_point: float = 0.9,
     scale: float = 32.0,
     corrected: bool = False,
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     r"""D-Softmax-B: ``d_softmax`` with the loss between classes of a share of the batch's examples only.
 
     The first n = max(1, round(share B)) examples carry the second term, times B / n, so that the mean over the batch
@@ -115,12 +115,12 @@ def d_softmax_b(
     return zero_without_labels(_within(logits, end_point, scale) + between, logits.true_mask)
 
 
-def _within(logits: SampledLogits, end_point: float, scale: float) -> Float[Array, "B"]:
+def _within(logits: SampledLogits, end_point: float, scale: float) -> Float[Array, " B"]:
     cosines = jnp.where(logits.true_mask, logits.true, 0.0)
     return mean_over_labels(jax.nn.softplus(scale * (end_point - cosines)), logits.true_mask)
 
 
-def _between(logits: SampledLogits, scale: float, corrected: bool) -> Float[Array, "B"]:
+def _between(logits: SampledLogits, scale: float, corrected: bool) -> Float[Array, " B"]:
     sampled = scale * logits.sampled
     if corrected:
         sampled = minus_log_expected_count(sampled, logits.sampled_log_expected_count)

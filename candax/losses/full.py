@@ -17,7 +17,7 @@ from candax.losses.likelihood import css
 
 def full_softmax(
     embeddings: Float[Array, "B dim"], labels: Int[Array, "B T"], classes: Classes, *, block_size: int | None = None
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     """Cross-entropy against all classes, each true class with target 1 / |Y|.
 
     With o_c = embeddings . vectors_c + biases_c (of a normalised head: the cosine, without a scale) and Y the labels
@@ -57,7 +57,7 @@ def full_softmax(
     return _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
 
 
-def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[..., Float[Array, "B"]]:
+def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[..., Float[Array, " B"]]:
     """Makes of a loss on ``SampledLogits`` the loss that it approximates: every class is a candidate, of count 1.
 
     ``losses.over_all_classes(losses.with_margin(losses.arcface, losses.subset_softmax))`` is the full softmax with
@@ -101,7 +101,7 @@ def _over_all_classes(
     embeddings: Float[Array, "B dim"],
     labels: Int[Array, "B T"],
     classes: Classes,
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     return loss(all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes))
 
 

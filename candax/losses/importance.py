@@ -13,7 +13,7 @@ from candax.losses.common import (
 )
 
 
-def importance_sampling(logits: SampledLogits) -> Float[Array, "B"]:
+def importance_sampling(logits: SampledLogits) -> Float[Array, " B"]:
     r"""Negative log-likelihood with the normaliser estimated from the samples alone.
 
     ``log(sum_s exp(o_s - log_expected_count_s)) - mean_y o_y``. The true classes are not in the sum unless they were

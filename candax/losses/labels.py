@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from candax.base import Loss, SampledLogits
 
 
-def each_label(loss: Callable[[SampledLogits], Float[Array, "B"]]) -> Loss:
+def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
     """The loss times the number of labels: every label an example of its own, as a word's neighbours are in word2vec.
 
     ``T_b loss``: losses take the mean over an example's T_b labels, beside terms of its samples. Times T_b, each label
@@ -29,7 +29,7 @@ def each_label(loss: Callable[[SampledLogits], Float[Array, "B"]]) -> Loss:
         18
     """
 
-    def of_labels(logits: SampledLogits) -> Float[Array, "B"]:
+    def of_labels(logits: SampledLogits) -> Float[Array, " B"]:
         return loss(logits) * jnp.sum(logits.true_mask, axis=1)
 
     return of_labels

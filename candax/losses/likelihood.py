@@ -27,12 +27,12 @@ Complement: TypeAlias = Literal["drop", "redraw"]
 
 def _nll(
     true: Float[Array, "B T"], true_mask: Bool[Array, "B T"], sampled: Float[Array, "B S"], keep: Bool[Array, "B S"]
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     nll = log_sum_exp(true, true_mask, sampled, keep) - mean_over_labels(true, true_mask)
     return zero_without_labels(nll, true_mask)
 
 
-def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int | None = None) -> Float[Array, "B"]:
+def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int | None = None) -> Float[Array, " B"]:
     r"""Complementary sum sampling: the true classes exactly, the others by importance or inclusion weights.
 
     ``log(sum_y exp(o_y) + sum_s w_s exp(o_s)) - mean_y o_y``, where s runs over samples that are no hits. Every class's
@@ -91,7 +91,7 @@ def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int
 
 def _redraw(
     logits: SampledLogits, keep: Bool[Array, "B S"], num_kept: int
-) -> tuple[Bool[Array, "B S"], Float[Array, "B"]]:
+) -> tuple[Bool[Array, "B S"], Float[Array, " B"]]:
     """The first ``num_kept`` of the samples to keep, and log((1 - q(Y)) drawn / K), what their weights gain."""
     slots = keep.shape[1]
     if not min(1, slots) <= num_kept <= slots:
@@ -111,7 +111,7 @@ def _redraw(
     return keep, jax.lax.stop_gradient(jnp.log(ratio))
 
 
-def sampled_softmax(logits: SampledLogits) -> Float[Array, "B"]:
+def sampled_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     r"""Sampled softmax: true and sampled logits both lose the log of their expected count; hits removed.
 
     ``log(sum_y exp(o'_y) + sum_s exp(o'_s)) - mean_y o'_y`` with ``o' = o - log_expected_count``. With the other
@@ -141,7 +141,7 @@ def sampled_softmax(logits: SampledLogits) -> Float[Array, "B"]:
     return _nll(true, logits.true_mask, sampled, without_hits(logits))
 
 
-def subset_softmax(logits: SampledLogits) -> Float[Array, "B"]:
+def subset_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     r"""The softmax over the true and the sampled classes alone, without correction; hits removed.
 
     ``log(sum_y exp(o_y) + sum_s exp(o_s)) - mean_y o_y``. Not a consistent estimate of the full softmax under random

@@ -35,7 +35,7 @@ def with_margin(margin: Margin, loss: Loss) -> Loss:
         2.1269
     """
 
-    def loss_with_margin(logits: SampledLogits) -> Float[Array, "B"]:
+    def loss_with_margin(logits: SampledLogits) -> Float[Array, " B"]:
         return loss(margin(logits))
 
     return loss_with_margin

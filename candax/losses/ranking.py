@@ -27,7 +27,7 @@ def ranking(
     margin: float | None = None,
     penalty: Penalty = "logistic",
     reduction: Reduction = "sum",
-) -> Float[Array, "B"]:
+) -> Float[Array, " B"]:
     r"""Every true logit should exceed every sampled one by a margin.
 
     ``-mean_y sum_s log sigmoid(o_y - o_s - margin)``, or with the hinge ``mean_y sum_s max(0, margin - (o_y - o_s))``;
@@ -70,7 +70,7 @@ def ranking(
 
     # One label at a time, and again in the backward pass: nothing of size [B, T, S] is ever held.
     @jax.checkpoint
-    def over_samples(true: Float[Array, "B"]) -> Float[Array, "B"]:
+    def over_samples(true: Float[Array, " B"]) -> Float[Array, " B"]:
         shortfall = sampled - true[:, None] + margin
         each = jax.nn.softplus(shortfall) if penalty == "logistic" else jax.nn.relu(shortfall)
         return reduce_over_samples(each, keep, reduction)

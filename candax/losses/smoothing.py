@@ -42,7 +42,7 @@ def with_smoothing(loss: Loss, smoothing: float) -> Loss:
     if not 0 <= smoothing < 1:
         raise ValueError(f"expected smoothing of at least 0 and less than 1, got {smoothing!r}.")
 
-    def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, "B"]:
+    def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, " B"]:
         keep = without_hits(logits)
         true = mean_over_labels(jnp.where(logits.true_mask, logits.true, 0.0), logits.true_mask)
         sampled = reduce_over_samples(jnp.where(keep, logits.sampled, 0.0), keep, "mean")

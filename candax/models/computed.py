@@ -49,7 +49,7 @@ class ComputedVectors(nnx.Module):
         graph, state = nnx.split(self)
         return jax.eval_shape(lambda state, ids: _evaluated(graph, state).of(ids), state, ids).shape[-1]
 
-    def of(self, ids: Int[Array, "n"], where: Array | None = None) -> Float[Array, "n dim"]:
+    def of(self, ids: Int[Array, " n"], where: Array | None = None) -> Float[Array, "n dim"]:
         """Vectors of some classes."""
         if not takes_where(self.function):
             return self.function(ids)

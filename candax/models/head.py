@@ -100,10 +100,10 @@ class Head(OutputLayer):
         dim: int | None = None,
         *,
         sampler: Sampler | None = None,
-        loss: Callable[..., Float[Array, "B"]] | None = None,
+        loss: Callable[..., Float[Array, " B"]] | None = None,
         table: Embed | OutputLayer | Table | None = None,
         vectors: Callable[..., Float[Array, "n dim"]] | None = None,
-        counts: Float[Array | np.ndarray, "num_classes"] | Int[Array | np.ndarray, "num_classes"] | None = None,
+        counts: Float[Array | np.ndarray, " num_classes"] | Int[Array | np.ndarray, " num_classes"] | None = None,
         biases: bool | None = None,
         normalized: bool = False,
         transform: Transform | None = None,
@@ -143,7 +143,7 @@ class Head(OutputLayer):
         self._given: tuple[Any, Any] = None, None
         self.use(sampler, loss)
 
-    def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, "B"]]) -> None:
+    def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, " B"]]) -> None:
         """Changes sampler and loss, on the host and between steps; the sampler's state is made anew.
 
         Args:

@@ -57,7 +57,7 @@ class SparseMLP(nnx.Module):
         total = total + self.bias[...]
         return total if self.linear else jax.nn.relu(total)
 
-    def _flat_sum(self, values: Float[Array, "N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
+    def _flat_sum(self, values: Float[Array, " N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
         examples, number = jnp.asarray(batch.feature_examples), batch.labels.shape[0]
         total = partial(jax.ops.segment_sum, segment_ids=examples, num_segments=number, indices_are_sorted=True)
         length = jnp.sqrt(total(values * values))

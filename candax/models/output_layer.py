@@ -32,7 +32,7 @@ class OutputLayer(nnx.Module):
         *,
         table: "Embed | OutputLayer | Table | None",
         vectors: Callable[..., Float[Array, "n dim"]] | None,
-        counts: Float[Array | np.ndarray, "num_classes"] | Int[Array | np.ndarray, "num_classes"] | None,
+        counts: Float[Array | np.ndarray, " num_classes"] | Int[Array | np.ndarray, " num_classes"] | None,
         biases: bool | None,
         normalized: bool,
         transform: Transform | None,
@@ -238,7 +238,7 @@ def _array(variable: Any) -> Any:
     return None if variable is None else variable[...]
 
 
-def log_prior(counts: Constant | None, rows: int) -> Float[Array, "rows"]:
+def log_prior(counts: Constant | None, rows: int) -> Float[Array, " rows"]:
     """What biases start at: log((count + 1) / sum), or zeros."""
     if counts is None:
         return jnp.zeros(rows)

@@ -28,16 +28,16 @@ class Predictions(NamedTuple):
 
     embeddings: Float[Array, "B dim"]
     labels: Int[Array, "B T"]
-    weights: Float[Array, "B"]
-    invalid: Bool[Array, "B"]
+    weights: Float[Array, " B"]
+    invalid: Bool[Array, " B"]
     shape: tuple[int, ...]
 
     @property
-    def counted(self) -> Bool[Array, "B"]:
+    def counted(self) -> Bool[Array, " B"]:
         """Those that count: not masked, and with a label."""
         return (self.labels >= 0).any(axis=1) | self.invalid
 
-    def reduce(self, losses: Float[Array, "B"], reduction: str) -> Array:
+    def reduce(self, losses: Float[Array, " B"], reduction: str) -> Array:
         """Losses as one number, or in the predictions' shape: with their weights, NaN where a label is out of range."""
         losses = jnp.where(self.invalid, jnp.nan, losses)
         weighted = jnp.where(self.counted, losses, 0) * self.weights
@@ -134,7 +134,7 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"expected reduction to be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
 
 
-def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, "B"]:
+def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, " B"]:
     if where is None:
         return jnp.ones(_number(shape), bool)
     mask = jnp.asarray(where)
@@ -146,7 +146,7 @@ def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, "B"]:
     return mask.reshape(-1)
 
 
-def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, "B"]) -> Float[Array, "B"]:
+def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, " B"]) -> Float[Array, " B"]:
     if weights is None:
         return jnp.ones(_number(shape), jnp.float32)
     given = jnp.asarray(weights)

@@ -37,7 +37,7 @@ def sampled_loss(
     sampler: Sampler | None,
     state: State = (),
     key: KeyArray | None = None,
-    loss: Callable[..., Float[Array, "B"]],
+    loss: Callable[..., Float[Array, " B"]],
     where: Array | np.ndarray | None = None,
     weights: Array | np.ndarray | None = None,
     reduction: str = "mean",
@@ -131,7 +131,7 @@ def draw_and_score(
     vectors: VectorsOf | None = None,
     placement: Placement | None = None,
     runs: Int[Array, "R L"] | None = None,
-) -> tuple[Float[Array, "B"], Draw]:
+) -> tuple[Float[Array, " B"], Draw]:
     """The losses of all predictions, and what was drawn for them; ``runs``: see ``Head.loss``."""
     labels = flat.labels
     key_sample, key_update = jax.random.split(key)
@@ -203,8 +203,8 @@ def draw_and_score(
 
 
 def class_rows(
-    classes: Classes, ids: Int[Array, "n"], vectors: VectorsOf | None
-) -> tuple[Float[Array, "n dim"], Float[Array, "n"] | None]:
+    classes: Classes, ids: Int[Array, " n"], vectors: VectorsOf | None
+) -> tuple[Float[Array, "n dim"], Float[Array, " n"] | None]:
     """Vectors and biases of classes; zeros where an id is -1."""
     biases = None if classes.biases is None else lookup(classes.biases, ids)
     if vectors is None:
@@ -212,7 +212,7 @@ def class_rows(
     return computed_rows(vectors, ids, classes.num_classes), biases
 
 
-def computed_rows(vectors: VectorsOf, ids: Int[Array, "n"], num_classes: int) -> Float[Array, "n dim"]:
+def computed_rows(vectors: VectorsOf, ids: Int[Array, " n"], num_classes: int) -> Float[Array, "n dim"]:
     """Vectors of a function, each class computed once; zeros where an id is -1."""
     unique = unique_rows(ids, num_classes)
     real = unique.ids < num_classes
@@ -269,7 +269,7 @@ def _in_blocks(
     return jax.tree.map(lambda result: result.reshape(-1), results)
 
 
-def _effective_samples(logits: SampledLogits) -> Float[Array, "B"]:
+def _effective_samples(logits: SampledLogits) -> Float[Array, " B"]:
     """``(sum w)^2 / sum w^2`` of the weights w = exp(logit - log count) of the candidates that are no hits."""
     logits = jax.lax.stop_gradient(logits)
     keep = without_hits(logits)
@@ -293,7 +293,7 @@ def _without_gradient(classes: Classes) -> Classes:
     return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)
 
 
-def _over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, "B"]:
+def _over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
     vectors, biases = (
         part[...] if isinstance(part, Table | TableView) else part for part in (classes.vectors, classes.biases)
     )

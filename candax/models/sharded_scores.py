@@ -31,7 +31,7 @@ def evaluate_sharded(
     block_size: int,
     transform: Transform | None = None,
     exclude: Int[Array, "B E"] | None = None,
-) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, "B"]]:
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, " B"]]:
     """``streaming_evaluate`` of classes whose rows are sharded over one axis of a mesh.
 
     Args:

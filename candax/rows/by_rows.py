@@ -132,7 +132,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         grads: Float[Array, "U ..."],
         state: State,
         table: Array,
-        ids: Int[Array, "U"],
+        ids: Int[Array, " U"],
         per_row: PyTree,
         key: KeyArray | None,
         first_row: Array | int,
@@ -148,7 +148,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         grads: RowGradients | Float[Array, "U ..."],
         state: State,
         table: Array,
-        ids: Int[Array, "U"] | None = None,
+        ids: Int[Array, " U"] | None = None,
         key: KeyArray | None = None,
         first_row: Int[Array, ""] | int = 0,
         write: Bool[Array, ""] | None = None,
@@ -181,7 +181,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         grads: Float[Array, "U ..."],
         state: State,
         table: Array,
-        ids: Int[Array, "U"],
+        ids: Int[Array, " U"],
         per_row: PyTree,
         key: KeyArray | None,
         first_row: Int[Array, ""] | int,
@@ -223,7 +223,7 @@ def _chunk_size(number: int) -> int:
     return -(-number // next((pieces for pieces in range(least, 2 * least) if number % pieces == 0), least))
 
 
-def _whole_chunks(grads: Array, ids: Int[Array, "U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, "V"]]:
+def _whole_chunks(grads: Array, ids: Int[Array, " U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, " V"]]:
     """Appends fillers so that the number of rows is a multiple of the chunk."""
     missing = -ids.shape[0] % chunk
     if not missing:

@@ -28,9 +28,9 @@ class Draw:
     labels: Int[Array, "B T"]
     key: KeyArray
     candidates: Candidates
-    hits: Int[Array, "B"]
-    effective_samples: Float[Array, "B"]
-    counted: Bool[Array, "B"]
+    hits: Int[Array, " B"]
+    effective_samples: Float[Array, " B"]
+    counted: Bool[Array, " B"]
 
     def statistics(self) -> dict[str, Float[Array, ""]]:
         """Means over the predictions that count.
@@ -79,7 +79,7 @@ def update_sampler(
     state: State,
     draw: Draw,
     classes: Classes,
-    row_ids: Int[Array, "U"],
+    row_ids: Int[Array, " U"],
     rows: Float[Array, "U dim"],
 ) -> State:
     """The state of a sampler after a step: what follows the class vectors, or learns from labels, has seen it.

@@ -33,7 +33,7 @@ class RowGradients:
         self.rows, self.num_rows = rows, num_rows
 
     @classmethod
-    def of(cls, ids: Int[Array, "n"], rows: Float[Array, "n ..."], num_rows: int) -> "RowGradients":
+    def of(cls, ids: Int[Array, " n"], rows: Float[Array, "n ..."], num_rows: int) -> "RowGradients":
         """From ids in any order: rows of equal ids are added; ids out of range count for nothing."""
         kept = (ids >= 0) & (ids < num_rows)
         unique = unique_rows(jnp.where(kept, ids, -1), num_rows)

@@ -39,7 +39,7 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
 
 
 def stochastic_round(
-    key: KeyArray, values: Float[Array, "rows ..."], row_ids: Int[Array, "rows"]
+    key: KeyArray, values: Float[Array, "rows ..."], row_ids: Int[Array, " rows"]
 ) -> Float[Array, "rows ..."]:
     """Each number as one of the two bfloat16 numbers around it, at random: E[rounded] = value.
 

@@ -16,7 +16,7 @@ class UniqueRows(NamedTuple):
     requested ids: ``ids[positions]`` are the ids again, except that a requested -1 points at some filler.
     """
 
-    ids: Int[Array, "U"]
+    ids: Int[Array, " U"]
     positions: Int[Array, "..."]
 
 
@@ -49,7 +49,7 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     return UniqueRows(unique, positions.reshape(ids.shape))
 
 
-def _sorted_with_origin(ids: Int[Array, "n"], largest: int) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
+def _sorted_with_origin(ids: Int[Array, " n"], largest: int) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
     """Ids from 0 to ``largest`` in rising order, and where each stood before."""
     n = ids.shape[0]
     bits = max(1, (n - 1).bit_length())
@@ -61,16 +61,16 @@ def _sorted_with_origin(ids: Int[Array, "n"], largest: int) -> tuple[Int[Array, 
     return (packed >> bits).astype(jnp.int32), (packed & ((1 << bits) - 1)).astype(jnp.int32)
 
 
-def gather_rows(table: Array, ids: Int[Array, "U"]) -> Array:
+def gather_rows(table: Array, ids: Int[Array, " U"]) -> Array:
     """Rows of ``table`` at the ids of ``unique_rows``; zeros at fillers."""
     return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
 
 
-def gather_wide(table: Array, ids: Int[Array, "U"]) -> Array:
+def gather_wide(table: Array, ids: Int[Array, " U"]) -> Array:
     """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
     return gather_rows(table, ids).astype(wide(table.dtype))
 
 
-def scatter_rows(table: Array, ids: Int[Array, "U"], rows: Array) -> Array:
+def scatter_rows(table: Array, ids: Int[Array, " U"], rows: Array) -> Array:
     """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
     return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)

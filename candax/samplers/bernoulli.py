@@ -32,21 +32,21 @@ class BernoulliState:
     ``head`` is sorted and filled up with num_classes.
     """
 
-    thresholds: UInt32[Array, "num_classes"]
+    thresholds: UInt32[Array, " num_classes"]
     total_rate: Float[Array, ""]
-    arrivals: UInt32[Array, "buffer"]
-    head: Int[Array, "num_slots"]
+    arrivals: UInt32[Array, " buffer"]
+    head: Int[Array, " num_slots"]
 
 
-def probabilities_of_weights(weights: Float[Array, "n"], expected: float) -> Float[Array, "n"]:
+def probabilities_of_weights(weights: Float[Array, " n"], expected: float) -> Float[Array, " n"]:
     """Returns b = min(1, scale * weights), scaled so that b sums to ``expected`` (or all positive b are 1)."""
 
-    def scale_given(certain: Bool[Array, "n"]) -> Float[Array, ""]:
+    def scale_given(certain: Bool[Array, " n"]) -> Float[Array, ""]:
         rest = jnp.sum(jnp.where(certain, 0.0, weights))
         room = jnp.maximum(expected - jnp.sum(certain), 0.0)
         return jnp.where(rest > 0, room / jnp.where(rest > 0, rest, 1.0), 0.0)
 
-    def more(carry: tuple[Bool[Array, "n"], Array]) -> tuple[Bool[Array, "n"], Array]:
+    def more(carry: tuple[Bool[Array, " n"], Array]) -> tuple[Bool[Array, " n"], Array]:
         certain, _ = carry
         now = certain | (weights * scale_given(certain) >= 1)
         return now, jnp.sum(now) > jnp.sum(certain)
@@ -56,7 +56,7 @@ def probabilities_of_weights(weights: Float[Array, "n"], expected: float) -> Flo
     return jnp.where(certain, 1.0, weights * scale_given(certain))
 
 
-def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, "size"]:
+def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, " size"]:
     """Integer thresholds of the Poisson distribution over 0 ... size - 1.
 
     Log probabilities are summed up from the mode outwards: summed from 0 they would be large numbers near it.
@@ -76,7 +76,7 @@ def bernoulli(
     *,
     power: float = 0.54,
     smoothing: float = 0.0,
-    probability: Callable[[Classes], Float[Array, "num_classes"]] | None = None,
+    probability: Callable[[Classes], Float[Array, " num_classes"]] | None = None,
     num_slots: int | None = None,
     num_groups: int | None = 1,
 ) -> Sampler:
@@ -148,7 +148,7 @@ def bernoulli(
     # Eight standard deviations: more arrivals than the buffer holds are less likely than one unit of 2^-32.
     buffer = max(slots, math.ceil(largest_rate + 8 * math.sqrt(largest_rate)) + 16)
 
-    def wanted(classes: Classes) -> Float[Array, "num_classes"]:
+    def wanted(classes: Classes) -> Float[Array, " num_classes"]:
         valid = jnp.arange(classes.num_classes) < classes.num_valid
         if probability is not None:
             b = jnp.where(valid, probability(classes).astype(jnp.float32), 0.0)

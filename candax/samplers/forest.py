@@ -139,10 +139,10 @@ class Forest(NamedTuple):
         keys = unit(query_keys(embeddings, classes, state.longest is not None))
         every_tree = jnp.arange(self.num_trees)
 
-        def one(example: tuple[Float[Array, "dim"], Float[Array, "width"]]) -> tuple[Array, Array]:
+        def one(example: tuple[Float[Array, " dim"], Float[Array, " width"]]) -> tuple[Array, Array]:
             embedding, key = example
 
-            def down(_: Array, node: Int[Array, "trees"]) -> Int[Array, "trees"]:
+            def down(_: Array, node: Int[Array, " trees"]) -> Int[Array, " trees"]:
                 line = _line(classes, state.longest, state.pivots[every_tree, node])
                 return 2 * node + (line @ key >= state.thresholds[every_tree, node])
 
@@ -172,14 +172,14 @@ def _line(classes: Classes, longest: Float[Array, ""] | None, pivots: Int[Array,
     return keys[:, 0] - keys[:, 1]
 
 
-def _at(rows: Array, place: Int[Array, "nodes"]) -> Array:
+def _at(rows: Array, place: Int[Array, " nodes"]) -> Array:
     """The entry of each row at a place of its own."""
     return jnp.take_along_axis(rows, jnp.clip(place, 0, rows.shape[1] - 1)[:, None], axis=1)
 
 
 def _halves(
-    ids: Int[Array, "nodes n"], left: Int[Array, "nodes"], number: Int[Array, "nodes"]
-) -> tuple[Int[Array, "children half"], Int[Array, "children"]]:
+    ids: Int[Array, "nodes n"], left: Int[Array, " nodes"], number: Int[Array, " nodes"]
+) -> tuple[Int[Array, "children half"], Int[Array, " children"]]:
     """The first ``left`` of each node's ``number`` ids, then the others, as rows of their own; ``EMPTY`` behind them.
 
     Example:
@@ -197,7 +197,7 @@ def _halves(
     return halves.reshape(2 * nodes, -1), numbers.reshape(-1)
 
 
-def _two_of(key: KeyArray, number: Int[Array, "nodes"]) -> tuple[Int[Array, "nodes"], Int[Array, "nodes"]]:
+def _two_of(key: KeyArray, number: Int[Array, " nodes"]) -> tuple[Int[Array, " nodes"], Int[Array, " nodes"]]:
     """Two different ones of each node's places, at random; the same one where there is no other."""
     key_one, key_other = jax.random.split(key)
     one = random_below(key_one, number.shape, jnp.maximum(number, 1)).astype(jnp.int32)
@@ -205,7 +205,7 @@ def _two_of(key: KeyArray, number: Int[Array, "nodes"]) -> tuple[Int[Array, "nod
     return one, (one + 1 + step) % jnp.maximum(number, 1)
 
 
-def _distinct(ids: Int[Array, "n"]) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
+def _distinct(ids: Int[Array, " n"]) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
     """Each id once, at the first of its places in rising order, with how often it came; 0 elsewhere and for ``EMPTY``.
 
     Example:

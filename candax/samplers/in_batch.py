@@ -58,7 +58,7 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     """
     check_positive("num_groups", num_groups, optional=True)
 
-    def init(key: KeyArray, classes: Classes) -> Float[Array, "num_classes"]:
+    def init(key: KeyArray, classes: Classes) -> Float[Array, " num_classes"]:
         del key
         counts = check_counts(classes.counts, "in_batch")
         counts = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, counts, 0.0)

@@ -38,7 +38,7 @@ class _Neighbours(NamedTuple):
     from_graph: bool
     block_size: int
 
-    def nearest(self, classes: Classes, ids: Int[Array, "n"]) -> Int[Array, "n k"]:
+    def nearest(self, classes: Classes, ids: Int[Array, " n"]) -> Int[Array, "n k"]:
         """The nearest other classes of each, -1 where there are no more."""
         by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
         vectors = jnp.where((ids < classes.num_valid)[:, None], classes.vectors[ids], 0)

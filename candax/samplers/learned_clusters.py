@@ -30,11 +30,11 @@ class Clusters:
         ends: the running sum at the end of each cluster.
     """
 
-    order: Int[Array, "num_classes"]
-    places: Int[Array, "num_classes"]
-    assigned: Int[Array, "num_classes"]
-    thresholds: UInt32[Array, "num_classes"]
-    ends: UInt32[Array, "clusters"]
+    order: Int[Array, " num_classes"]
+    places: Int[Array, " num_classes"]
+    assigned: Int[Array, " num_classes"]
+    thresholds: UInt32[Array, " num_classes"]
+    ends: UInt32[Array, " clusters"]
 
 
 @pytree
@@ -42,7 +42,7 @@ class Generator:
     """Clusters, and a linear classifier over them that is trained by Adam."""
 
     clusters: Clusters
-    params: tuple[Float[Array, "dim clusters"], Float[Array, "clusters"]]
+    params: tuple[Float[Array, "dim clusters"], Float[Array, " clusters"]]
     optimizer: PyTree
     num_valid: Int[Array, ""]
 
@@ -125,7 +125,7 @@ def learned_clusters(
         raise ValueError(f"expected 0 < static_share <= 1, got {static_share!r}: without it weights have no bound.")
     adam = optax.adam(learning_rate)
 
-    def weights(classes: Classes) -> Float[Array, "num_classes"]:
+    def weights(classes: Classes) -> Float[Array, " num_classes"]:
         valid = jnp.arange(classes.num_classes) < classes.num_valid
         if classes.counts is None:
             return valid.astype(jnp.float32)
@@ -138,7 +138,7 @@ def learned_clusters(
     def build(key: KeyArray, classes: Classes) -> Generator:
         dim = classes.vectors.shape[1]
 
-        def take(ids: Int[Array, "n"]) -> Float[Array, "n dim"]:
+        def take(ids: Int[Array, " n"]) -> Float[Array, "n dim"]:
             return classes.vectors[ids].astype(jnp.float32)
 
         points = Points(take, jnp.maximum(classes.num_valid, 1), classes.num_classes)
@@ -229,7 +229,9 @@ def learned_clusters(
     return every(alone, exponential_schedule() if schedule is None else schedule)
 
 
-def _arrange(assigned: Int[Array, "num_classes"], weights: Float[Array, "num_classes"], num_clusters: int) -> Clusters:
+def _arrange(
+    assigned: Int[Array, " num_classes"], weights: Float[Array, " num_classes"], num_clusters: int
+) -> Clusters:
     order = jnp.argsort(assigned, stable=True).astype(jnp.int32)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=jnp.int32), unique_indices=True)
     thresholds = integer_thresholds(weights[order])
@@ -238,13 +240,13 @@ def _arrange(assigned: Int[Array, "num_classes"], weights: Float[Array, "num_cla
     return Clusters(order, places, assigned, thresholds, ends)
 
 
-def _mass(clusters: Clusters) -> Float[Array, "clusters"]:
+def _mass(clusters: Clusters) -> Float[Array, " clusters"]:
     """The share of each cluster in all draws by frequency."""
     units = jnp.diff(clusters.ends, prepend=jnp.uint32(0))
     return units.astype(jnp.float32) / clusters.ends[-1].astype(jnp.float32)
 
 
-def _span(thresholds: UInt32[Array, "n"], which: Int[Array, "..."]) -> tuple[Array, Array]:
+def _span(thresholds: UInt32[Array, " n"], which: Int[Array, "..."]) -> tuple[Array, Array]:
     """Where the units of an entry begin, and how many they are."""
     begin = jnp.where(which > 0, thresholds[jnp.maximum(which - 1, 0)], 0)
     return begin, thresholds[which] - begin

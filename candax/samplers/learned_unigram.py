@@ -26,12 +26,12 @@ _UNUSED = 2**31 - 1
 class LabelMemory:
     """Labels in rising order (unused slots last, as ``_UNUSED``), how many were seen, and the number of classes."""
 
-    slots: Int[Array, "memory"]
+    slots: Int[Array, " memory"]
     seen: Int[Array, ""]
     num_valid: Int[Array, ""]
 
 
-def _last_of_each(slots: Int[Array, "n"]) -> Bool[Array, "n"]:
+def _last_of_each(slots: Int[Array, " n"]) -> Bool[Array, " n"]:
     """True at the last occurrence of each value: of two labels for one slot the later one stays."""
     n = slots.shape[0]
     by_slot, position = jax.lax.sort((slots, jnp.arange(n)), num_keys=1, is_stable=True)

@@ -31,11 +31,11 @@ _BINS_PER_OCTAVE = 1024
 class LogUniformTable:
     """Bins of ranks, their integer thresholds, and the map between ranks and ids where ids are not ranked already."""
 
-    starts: Int[Array, "edges"]
-    thresholds: UInt32[Array, "bins"]
+    starts: Int[Array, " edges"]
+    thresholds: UInt32[Array, " bins"]
     num_valid: Int[Array, ""]
-    id_of_rank: Int[Array, "num_classes"] | None
-    rank_of_id: Int[Array, "num_classes"] | None
+    id_of_rank: Int[Array, " num_classes"] | None
+    rank_of_id: Int[Array, " num_classes"] | None
 
 
 def _bin_starts(num_classes: int) -> np.ndarray:
@@ -118,7 +118,7 @@ def log_uniform(
         found = log_bin_probability(table.thresholds, bins) - jnp.log(width.astype(jnp.float32))
         return jnp.where(rank < table.num_valid, found, -jnp.inf)
 
-    def support(table: LogUniformTable, size: int) -> tuple[Int[Array, "n"], Int[Array, ""]]:
+    def support(table: LogUniformTable, size: int) -> tuple[Int[Array, " n"], Int[Array, ""]]:
         rank = jnp.minimum(jnp.arange(size, dtype=jnp.int32), table.num_valid - 1)
         return (rank if table.id_of_rank is None else table.id_of_rank[rank]), table.num_valid
 

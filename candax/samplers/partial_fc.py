@@ -17,7 +17,7 @@ class _Positives(NamedTuple):
     """The distinct labels of each group, sorted, and how many there are; free slots hold the largest int32."""
 
     ids: Int[Array, "G L"]
-    number: Int[Array, "G"]
+    number: Int[Array, " G"]
 
 
 _NOWHERE = jnp.iinfo(jnp.int32).max
@@ -128,8 +128,8 @@ def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, 
 
 
 def _join(
-    positives: Int[Array, "K"], others: Int[Array, "S"], is_free: Bool[Array, "S"]
-) -> tuple[Int[Array, "S"], Bool[Array, "S"]]:
+    positives: Int[Array, " K"], others: Int[Array, " S"], is_free: Bool[Array, " S"]
+) -> tuple[Int[Array, " S"], Bool[Array, " S"]]:
     """The positives, then the first others that are free: as many slots in all as there are others."""
     slots = others.shape[0]
     number = jnp.sum(positives < _NOWHERE)

@@ -41,7 +41,7 @@ class Distribution(NamedTuple):
     init: Callable[[Classes], Any]
     draw: Callable[[Any, KeyArray, tuple[int, ...]], Int[Array, "..."]]
     log_prob: Callable[[Any, Int[Array, "..."]], Float[Array, "..."]]
-    support: Callable[[Any, int], tuple[Int[Array, "n"], Int[Array, ""]]]
+    support: Callable[[Any, int], tuple[Int[Array, " n"], Int[Array, ""]]]
     equal: bool
     covers_all: bool
 
@@ -51,7 +51,7 @@ class StaticState:
     """Tables of the distribution; without replacement also the head of its support and the support's size."""
 
     table: Any
-    support: Int[Array, "n"] | None
+    support: Int[Array, " n"] | None
     support_size: Int[Array, ""] | None
 
 

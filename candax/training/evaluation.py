@@ -54,9 +54,9 @@ def _embed(graph: Graph, arrays: Any, batch: Any) -> Array:
 def evaluate(
     embed_fn: Callable[[Any], Float[Array, "B dim"]],
     classes: Classes,
-    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, "n"]]],
+    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, " n"]]],
     labels_csr: csr_array,
-    label_counts: Integer[np.ndarray, "num_labels"] | Float[np.ndarray, "num_labels"],
+    label_counts: Integer[np.ndarray, " num_labels"] | Float[np.ndarray, " num_labels"],
     num_train: int,
     *,
     k: int = 5,
@@ -143,7 +143,7 @@ def evaluate_dataset(
     dataset: Dataset,
     batches: Batches,
     *,
-    rows: Int[np.ndarray, "n"] | None = None,
+    rows: Int[np.ndarray, " n"] | None = None,
     batch_size: int = 1024,
 ) -> dict[str, float]:
     """Exact log-likelihood, P@k, nDCG@k and PSP@k over all classes, on the test set or some rows of it.
@@ -173,15 +173,15 @@ def evaluate_dataset(
 
 @jax.jit
 def _pair_logits(
-    embeddings: Float[Array, "B dim"], classes: Classes, rows: Int[Array, "P"], ids: Int[Array, "P"]
-) -> Float[Array, "P"]:
+    embeddings: Float[Array, "B dim"], classes: Classes, rows: Int[Array, " P"], ids: Int[Array, " P"]
+) -> Float[Array, " P"]:
     dtype = accumulator_dtype(embeddings, classes)
     vectors = as_scored(classes.vectors[ids], classes.normalized).astype(dtype)
     logits = jnp.sum(as_scored(embeddings[rows], classes.normalized).astype(dtype) * vectors, axis=1)
     return logits if classes.biases is None else logits + classes.biases[ids]
 
 
-def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float[np.ndarray, "nnz"]:
+def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float[np.ndarray, " nnz"]:
     """The logit of every (example, label) pair; the pairs are filled up to a power of two, for few compilations."""
     size = max(1 << max(truth.nnz - 1, 0).bit_length(), _SMALLEST_BUCKET)
     pairs = np.zeros((2, size), np.int32)
@@ -190,7 +190,7 @@ def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float
     return np.asarray(_pair_logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
 
 
-def _mean_per_row(values: Float[np.ndarray, "nnz"], truth: csr_array) -> Float[np.ndarray, "n"]:
+def _mean_per_row(values: Float[np.ndarray, " nnz"], truth: csr_array) -> Float[np.ndarray, " n"]:
     """Mean of the values of each row of ``truth``; 0 for an empty row."""
     counts = np.diff(truth.indptr)
     sums = np.bincount(np.repeat(np.arange(len(counts)), counts), values, minlength=len(counts))

@@ -15,7 +15,7 @@ KS = (1, 3, 5)
 def ranking_metrics(
     top_ids: Integer[np.ndarray, "N K"],
     labels: csr_array,
-    inverse_propensity: Float[np.ndarray, "num_classes"],
+    inverse_propensity: Float[np.ndarray, " num_classes"],
     *,
     ks: tuple[int, ...] = KS,
 ) -> dict[str, float]:
@@ -126,12 +126,12 @@ def retrieval_metrics(
 
 
 def inverse_propensities(
-    label_counts: Integer[np.ndarray, "num_classes"] | Float[np.ndarray, "num_classes"],
+    label_counts: Integer[np.ndarray, " num_classes"] | Float[np.ndarray, " num_classes"],
     num_train: int,
     *,
     a: float = 0.55,
     b: float = 1.5,
-) -> Float[np.ndarray, "num_classes"]:
+) -> Float[np.ndarray, " num_classes"]:
     """1 / p_l = 1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A: the weight of a label in PSP@k.
 
     Args:
@@ -179,7 +179,7 @@ def _hits(top_ids: Integer[np.ndarray, "N K"], labels: csr_array) -> Bool[np.nda
     return found.astype(bool) & (top_ids >= 0)
 
 
-def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, "N"], k: int) -> Float[np.ndarray, "N"]:
+def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, " N"], k: int) -> Float[np.ndarray, " N"]:
     """nDCG@k of every example; 0 without labels."""
     discounts = 1 / np.log2(np.arange(2, k + 2))
     best = np.cumsum(discounts)[np.clip(num_labels, 1, k) - 1]
@@ -187,8 +187,8 @@ def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, "N"], k
 
 
 def _ranked_weights(
-    labels: csr_array, weights: Float[np.ndarray, "num_classes"]
-) -> tuple[Float[np.ndarray, "nnz"], Integer[np.ndarray, "nnz"]]:
+    labels: csr_array, weights: Float[np.ndarray, " num_classes"]
+) -> tuple[Float[np.ndarray, " nnz"], Integer[np.ndarray, " nnz"]]:
     """The weights of all labels, example by example in falling order, and their ranks within the example from 0 on."""
     counts = np.diff(labels.indptr)
     rows = np.repeat(np.arange(labels.shape[0]), counts)

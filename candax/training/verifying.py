@@ -22,7 +22,7 @@ class Verification(NamedTuple):
     std: float
 
 
-def cosines(left: Float[np.ndarray, "N dim"], right: Float[np.ndarray, "N dim"]) -> Float[np.ndarray, "N"]:
+def cosines(left: Float[np.ndarray, "N dim"], right: Float[np.ndarray, "N dim"]) -> Float[np.ndarray, " N"]:
     """The cosine of each pair of rows; 0 where one of them is zero.
 
     Example:
@@ -34,7 +34,7 @@ def cosines(left: Float[np.ndarray, "N dim"], right: Float[np.ndarray, "N dim"])
 
 
 def verification(
-    similarity: Float[np.ndarray, "N"], same: Bool[np.ndarray, "N"], *, num_folds: int = 10
+    similarity: Float[np.ndarray, " N"], same: Bool[np.ndarray, " N"], *, num_folds: int = 10
 ) -> Verification:
     """How often a threshold on the similarity tells pairs of one identity from pairs of two.
 

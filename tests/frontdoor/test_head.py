@@ -332,9 +332,9 @@ def test_vectors_start_small_and_those_of_cosines_at_length_one():
         cx.Head(10, 4, sampler=UNIFORM, normalized=True, biases=True, rngs=nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("sizes", [(0, 4), (10, 0)])
-def test_sizes_out_of_range_are_refused(sizes):
-    with pytest.raises(ValueError, match="expected num_classes >= 1 and dim >= 1"):
+@pytest.mark.parametrize(("sizes", "name"), [((0, 4), "num_classes"), ((10, 0), "dim")])
+def test_sizes_out_of_range_are_refused(sizes, name):
+    with pytest.raises(ValueError, match=f"expected {name} to be an integer >= 1.*, got 0"):
         cx.Head(*sizes, sampler=UNIFORM, rngs=nnx.Rngs(0))
 
 

@@ -34,13 +34,14 @@ def results(out):
 
 def test_a_run_of_train_is_diagnosed_as_it_was_trained(dataset, tmp_path, capsys):
     small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--learning-rate", 0.05)
-    common = ("train", "--dataset", dataset, *small, "--out", tmp_path / "run")
+    common = ("train", "--dataset", dataset, *small)
     found = []
     for steps in (1, 120):
-        run(*common, "--steps", steps)
+        trained = tmp_path / f"run{steps}"
+        run(*common, "--steps", steps, "--out", trained)
         out = tmp_path / f"out{steps}"
         methods = ("--samplers", "top_k", "--losses", "css", "--num-sampled", 4)
-        run("diagnose", tmp_path / "run", *QUICK, *methods, "--out", out)
+        run("diagnose", trained, *QUICK, *methods, "--out", out)
         found.append(results(out))
     before, after = found
     assert after["num_classes"] == 20

@@ -86,7 +86,7 @@ def test_distinct_when_the_support_is_smaller_than_the_race_but_not_the_classes(
 @pytest.mark.parametrize("factory", [uniform, log_uniform, unigram])
 @pytest.mark.parametrize("bad", [{"num_sampled": 0}, {"num_sampled": -3}, {"num_sampled": 2, "num_groups": 0}])
 def test_numbers_out_of_range(factory: Callable[..., Sampler], bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="to be an integer >= 1, got"):
+    with pytest.raises(ValueError, match=r"to be an integer >= 1( or None)?, got"):
         factory(**bad)
 
 

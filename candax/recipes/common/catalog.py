@@ -67,7 +67,7 @@ def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
     )
 
 
-def _nce(logits: SampledLogits) -> Float[Array, "B"]:
+def _nce(logits: SampledLogits) -> Float[Array, " B"]:
     # Logits start at 0. With z = 1 that makes every class certain, and one that is never drawn stays so: it would come
     # out on top of all that were trained.
     return losses.nce(logits, log_normalizer=math.log(logits.num_classes))

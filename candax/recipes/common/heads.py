@@ -10,7 +10,7 @@ import candax as cx
 
 
 def plain_head(
-    num_classes: int, dim: int, counts: Shaped[np.ndarray, "num_classes"], *, seed: int, rngs: nnx.Rngs
+    num_classes: int, dim: int, counts: Shaped[np.ndarray, " num_classes"], *, seed: int, rngs: nnx.Rngs
 ) -> cx.Head:
     """A ``cx.Head`` whose biases start at 0, and whose draws follow from a seed.
 

@@ -161,8 +161,8 @@ class Line:
     """
 
     label: str
-    x: Shaped[np.ndarray, "n"] | Sequence[Any] | None
-    y: Shaped[np.ndarray, "n"] | Sequence[Any]
+    x: Shaped[np.ndarray, " n"] | Sequence[Any] | None
+    y: Shaped[np.ndarray, " n"] | Sequence[Any]
     style: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     spread: tuple[Any, Any] | None = None
     bottom: Sequence[float] | None = None

@@ -88,7 +88,7 @@ class Problem:
     settings: Faces
     batches: data.IdentityBatches
     num_steps: int
-    test_ids: Integer[np.ndarray, "N"]
+    test_ids: Integer[np.ndarray, " N"]
     test_inputs: Float[np.ndarray, "N num_features"]
     pairs: data.Pairs
     probes: Float[np.ndarray, "P num_features"]

@@ -82,5 +82,5 @@ def evaluate_links(
     }
 
 
-def _mean(values: Float[np.ndarray, "n"]) -> float:
+def _mean(values: Float[np.ndarray, " n"]) -> float:
     return float(np.mean(values)) if len(values) else float("nan")

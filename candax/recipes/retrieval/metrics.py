@@ -32,7 +32,7 @@ def index_search(index: Retriever, state: State, classes: Classes) -> Search:
 def evaluate_retrieval(
     embed_fn: Callable[[Any], Float[Array, "B dim"]],
     search: Search,
-    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, "n"]]],
+    batches: Iterable[tuple[Any, slice | Integer[np.ndarray, " n"]]],
     labels: csr_array,
     *,
     ks: tuple[int, ...] = (10, 100),

@@ -177,7 +177,7 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
             common.Panel(
                 [
                     common.curves("seconds", "ndcg@10", marker="."),
-                    common.level("nearest neighbours", _neighbours_score),
+                    common.level("nearest neighbours", _neighbours),
                 ],
                 {"xlabel": "training time in seconds", "ylabel": f"nDCG@10 of {settings.curve_users:,} users"},
             ),

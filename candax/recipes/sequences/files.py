@@ -34,8 +34,8 @@ class Sequences:
 
     name: str
     item_names: tuple[str, ...]
-    items: Int32[np.ndarray, "N"]
-    offsets: Int64[np.ndarray, "num_users_plus_1"]
+    items: Int32[np.ndarray, " N"]
+    offsets: Int64[np.ndarray, " num_users_plus_1"]
     held_out: int = 1
 
     @property
@@ -44,12 +44,12 @@ class Sequences:
         return len(self.item_names)
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "num_users"]:
+    def lengths(self) -> Int64[np.ndarray, " num_users"]:
         """Items of each user."""
         return np.diff(self.offsets)
 
     @property
-    def training_ends(self) -> Int64[np.ndarray, "num_users"]:
+    def training_ends(self) -> Int64[np.ndarray, " num_users"]:
         """Behind the last item of each user that is for training."""
         return self.offsets[1:] - np.clip(self.lengths - 1, 0, self.held_out)
 
@@ -70,20 +70,20 @@ class Sequences:
 class Questions:
     """Histories, as places within all items, and the item that follows each."""
 
-    starts: Int64[np.ndarray, "n"]
-    ends: Int64[np.ndarray, "n"]
-    answers: Int32[np.ndarray, "n"]
+    starts: Int64[np.ndarray, " n"]
+    ends: Int64[np.ndarray, " n"]
+    answers: Int32[np.ndarray, " n"]
 
     def __len__(self) -> int:
         """Their number."""
         return len(self.answers)
 
-    def __getitem__(self, which: "slice | Int[np.ndarray, 'm']") -> "Questions":
+    def __getitem__(self, which: "slice | Int[np.ndarray, ' m']") -> "Questions":
         """Some of them."""
         return Questions(self.starts[which], self.ends[which], self.answers[which])
 
 
-def ranges(starts: Int64[np.ndarray, "n"], ends: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "total"]:
+def ranges(starts: Int64[np.ndarray, " n"], ends: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " total"]:
     """The numbers from each start to before its end, one range after the other.
 
     Example:

@@ -111,7 +111,7 @@ def most_frequent_successor(sequences: Sequences) -> Callable[[Questions], Float
     return lambda questions: following(questions) + share * popular(questions)
 
 
-def seen_pairs(sequences: Sequences, questions: Questions) -> tuple[Int64[np.ndarray, "p"], Int64[np.ndarray, "p"]]:
+def seen_pairs(sequences: Sequences, questions: Questions) -> tuple[Int64[np.ndarray, " p"], Int64[np.ndarray, " p"]]:
     """Each question with each item of its history, once."""
     rows = np.repeat(np.arange(len(questions)), questions.ends - questions.starts)
     items = sequences.items[ranges(questions.starts, questions.ends)].astype(np.int64)

@@ -27,11 +27,11 @@ class PackedBatch(NamedTuple):
 class Packed(NamedTuple):
     """Where each sequence lies: its row, and its first place there."""
 
-    rows: Int64[np.ndarray, "n"]
-    places: Int64[np.ndarray, "n"]
+    rows: Int64[np.ndarray, " n"]
+    places: Int64[np.ndarray, " n"]
 
 
-def pack(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
+def pack(sizes: Int64[np.ndarray, " n"], length: int) -> Packed:
     """Fills rows one after the other, in the order given; a sequence that does not fit begins a new row.
 
     Args:
@@ -57,7 +57,7 @@ def pack(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
     return Packed(rows, places)
 
 
-def pack_tightly(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
+def pack_tightly(sizes: Int64[np.ndarray, " n"], length: int) -> Packed:
     """As ``pack``, in any order: the largest first, each where the least room is left.
 
     Example:
@@ -83,8 +83,8 @@ def pack_tightly(sizes: Int64[np.ndarray, "n"], length: int) -> Packed:
 
 def fill(
     sequences: Sequences,
-    starts: Int64[np.ndarray, "n"],
-    ends: Int64[np.ndarray, "n"],
+    starts: Int64[np.ndarray, " n"],
+    ends: Int64[np.ndarray, " n"],
     packed: Packed,
     num_rows: int,
     length: int,
@@ -148,7 +148,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
 
 def packed_questions(
     sequences: Sequences, questions: Questions, length: int, num_rows: int
-) -> list[tuple[PackedBatch, Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]]:
+) -> list[tuple[PackedBatch, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]]:
     """The latest items of histories, packed: batches, with row and place of the last item of each of their histories.
 
     Args:

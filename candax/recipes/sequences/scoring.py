@@ -101,13 +101,13 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
     return figures | {f"coverage@{k}": float(of.mean()) for k, of in shown.items()}
 
 
-def rank_of_answers(scores: Float[np.ndarray, "n num_items"], questions: Questions) -> Float[np.ndarray, "n"]:
+def rank_of_answers(scores: Float[np.ndarray, "n num_items"], questions: Questions) -> Float[np.ndarray, " n"]:
     """The rank of each answer, 1 for the best; of items with equal scores the mean rank."""
     own = scores[np.arange(len(questions)), questions.answers]
     return np.asarray(_rank(scores, own), np.float64)
 
 
 @jax.jit
-def _rank(scores: Float[Array, "n num_items"], own: Float[Array, "n"]) -> Float[Array, "n"]:
+def _rank(scores: Float[Array, "n num_items"], own: Float[Array, " n"]) -> Float[Array, " n"]:
     better, equal = jnp.sum(scores > own[:, None], axis=1), jnp.sum(scores == own[:, None], axis=1)
     return better + (equal + 1) / 2

@@ -24,8 +24,8 @@ _COMMON = 0.9
 class Pairs(NamedTuple):
     """A word and one that stands near it, of windows that training has not seen."""
 
-    words: Int[np.ndarray, "n"]
-    labels: Int[np.ndarray, "n"]
+    words: Int[np.ndarray, " n"]
+    labels: Int[np.ndarray, " n"]
 
 
 class Rank(NamedTuple):
@@ -76,7 +76,7 @@ def split(text: Words, max_words: int | None, *, min_count: int, window: int, su
     return train, Pairs(pairs.words[chosen], pairs.labels[chosen])
 
 
-def rare_words(text: Words) -> Bool[np.ndarray, "num_words"]:
+def rare_words(text: Words) -> Bool[np.ndarray, " num_words"]:
     """All but the most frequent words that make up 90 % of the text."""
     return np.cumsum(text.counts) > _COMMON * text.total
 
@@ -85,8 +85,8 @@ def rank(
     inputs: Float[np.ndarray, "num_words dim"],
     outputs: Float[np.ndarray, "num_words dim"],
     pairs: Pairs,
-    among: Bool[np.ndarray, "num_words"],
-    counts: Int64[np.ndarray, "num_words"],
+    among: Bool[np.ndarray, " num_words"],
+    counts: Int64[np.ndarray, " num_words"],
 ) -> Rank:
     """Mean reciprocal rank of the label of each pair among some words, by ``input . output + a log count``.
 
@@ -119,7 +119,7 @@ def rank(
     return Rank(float(reciprocal[best, 1::2].mean()), _POWERS[best])
 
 
-def _ranks(logits: Float[np.ndarray, "n m"], labels: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+def _ranks(logits: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
     """From 1; of equals the middle one."""
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     above, equal = np.sum(logits > own, axis=1), np.sum(logits == own, axis=1)
@@ -143,7 +143,7 @@ class Geometry(NamedTuple):
 def geometry(
     inputs: Float[np.ndarray, "num_words dim"],
     outputs: Float[np.ndarray, "num_words dim"],
-    counts: Int64[np.ndarray, "num_words"],
+    counts: Int64[np.ndarray, " num_words"],
 ) -> Geometry:
     """See ``Geometry``."""
     n, units = len(inputs), _units(inputs).astype(np.float64)

@@ -25,8 +25,8 @@ class Similarity(NamedTuple):
     """
 
     spearman: float
-    cosines: Float[np.ndarray, "pairs"]
-    judgements: Float[np.ndarray, "pairs"]
+    cosines: Float[np.ndarray, " pairs"]
+    judgements: Float[np.ndarray, " pairs"]
     skipped: int
 
 
@@ -79,7 +79,7 @@ def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Simil
     return Similarity(spearman(cosines, judgements), cosines, judgements, len(pairs) - len(known))
 
 
-def spearman(a: Float[np.ndarray, "n"], b: Float[np.ndarray, "n"]) -> float:
+def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
     """Spearman's rank correlation; NaN with fewer than two pairs, or where one side is constant.
 
     Example:
@@ -163,7 +163,7 @@ def file_scores(
     return scores
 
 
-def _is_right(units: Float[np.ndarray, "n dim"], questions: Int64[np.ndarray, "Q 4"]) -> Bool[np.ndarray, "Q"]:
+def _is_right(units: Float[np.ndarray, "n dim"], questions: Int64[np.ndarray, "Q 4"]) -> Bool[np.ndarray, " Q"]:
     a, b, c, wanted = questions.T
     scores = (units[b] - units[a] + units[c]) @ units.T
     np.put_along_axis(scores, questions[:, :3], -np.inf, axis=1)

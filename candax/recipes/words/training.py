@@ -56,7 +56,7 @@ def word2vec_loss(k: float) -> Loss:
         A loss.
     """
 
-    def loss(logits: SampledLogits) -> Float[Array, "B"]:
+    def loss(logits: SampledLogits) -> Float[Array, " B"]:
         return losses.negative_sampling(logits, reduction="mean", sample_weight=k, remove_hits=False)
 
     return losses.each_label(loss)
@@ -114,7 +114,7 @@ def word2vec_model(
     num_sampled: int = 64,
     power: float = 0.75,
     sampler: Sampler | None = None,
-    loss: Callable[..., Float[Array, "B"]] | None = None,
+    loss: Callable[..., Float[Array, " B"]] | None = None,
     optimizer: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
     learning_rate: float = 0.025,
     seed: int = 0,

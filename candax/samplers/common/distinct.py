@@ -23,12 +23,12 @@ RACE_FACTOR = 8
 class Distinct(NamedTuple):
     """S slots of distinct ids, which of them are real, and the first arrival of the class after them."""
 
-    ids: Int[Array, "S"]
-    mask: Bool[Array, "S"]
+    ids: Int[Array, " S"]
+    mask: Bool[Array, " S"]
     tau: Float[Array, ""]
 
 
-def race(key: KeyArray, ids: Int[Array, "n"], log_prob: Float[Array, "n"], num_sampled: int) -> Distinct:
+def race(key: KeyArray, ids: Int[Array, " n"], log_prob: Float[Array, " n"], num_sampled: int) -> Distinct:
     """The winners when every class of ``ids`` draws its own first arrival; log_prob is -inf where none ever comes."""
     possible = log_prob > -jnp.inf
     gaps = jax.random.exponential(key, ids.shape)
@@ -43,13 +43,13 @@ def race(key: KeyArray, ids: Int[Array, "n"], log_prob: Float[Array, "n"], num_s
 
 class _Seen(NamedTuple):
     key: KeyArray
-    ids: Int[Array, "S1"]  # distinct so far, in order of arrival
-    times: Float[Array, "S1"]
+    ids: Int[Array, " S1"]  # distinct so far, in order of arrival
+    times: Float[Array, " S1"]
     kept: Int[Array, ""]  # how many of them are real
     now: Float[Array, ""]
 
 
-def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array, "n"]], num_sampled: int) -> Distinct:
+def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array, " n"]], num_sampled: int) -> Distinct:
     """Draws blocks until S + 1 distinct classes have come; the support must have more than S classes.
 
     Truncating the sorted distinct ids of one block instead would drop the largest ids, that is the tail.

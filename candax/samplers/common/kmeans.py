@@ -28,14 +28,14 @@ class Points(NamedTuple):
         at_most: the same or more, a static number.
     """
 
-    take: Callable[[Int[Array, "n"]], Float[Array, "n width"]]
+    take: Callable[[Int[Array, " n"]], Float[Array, "n width"]]
     number: Int[Array, ""]
     at_most: int
 
 
 def nearest(
     centers: Float[Array, "centers width"], vectors: Float[Array, "n width"]
-) -> tuple[Int[Array, "n"], Float[Array, "n"]]:
+) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
     """The centre of largest inner product with each vector (of equal ones the first), and that product."""
     similar = vectors @ centers.T
     best = jnp.max(similar, axis=1)

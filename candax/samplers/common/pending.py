@@ -27,7 +27,7 @@ class Pending:
         number: places in use.
     """
 
-    ids: Int[Array, "room"]
+    ids: Int[Array, " room"]
     rows: Float[Array, "room dim"]
     number: Int[Array, ""]
 
@@ -35,12 +35,12 @@ class Pending:
 def wait_or_move(
     pending: Pending,
     updates: Int[Array, ""],
-    ids: Int[Array, "U"],
+    ids: Int[Array, " U"],
     rows: Float[Array, "U dim"],
     num_valid: Int[Array, ""],
     *,
     every: int,
-    move: Callable[[Index, Int[Array, "some"], Float[Array, "some dim"]], Index],
+    move: Callable[[Index, Int[Array, " some"], Float[Array, "some dim"]], Index],
     index: Index,
 ) -> tuple[Index, Pending]:
     """Remembers the rows of a step; every so many steps, or when there is no room for another, all of them move.
@@ -107,7 +107,7 @@ def nothing_pending(room: int, dim: int, dtype: DTypeLike) -> Pending:
     return Pending(jnp.zeros(room, jnp.int32), jnp.zeros((room, dim), dtype), jnp.int32(0))
 
 
-def remember(pending: Pending, ids: Int[Array, "U"], rows: Float[Array, "U dim"], real: Bool[Array, "U"]) -> Pending:
+def remember(pending: Pending, ids: Int[Array, " U"], rows: Float[Array, "U dim"], real: Bool[Array, " U"]) -> Pending:
     """Adds the real ones of some rows, in place if donated; there must be room for them.
 
     Example:
@@ -126,7 +126,7 @@ def remember(pending: Pending, ids: Int[Array, "U"], rows: Float[Array, "U dim"]
     )
 
 
-def latest(pending: Pending) -> tuple[Int[Array, "room"], Int[Array, "room"]]:
+def latest(pending: Pending) -> tuple[Int[Array, " room"], Int[Array, " room"]]:
     """The distinct ids, sorted, and the place of the last change of each; behind them fillers, distinct as well.
 
     Example:

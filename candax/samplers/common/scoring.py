@@ -11,7 +11,7 @@ from candax.cosines import as_scored
 SCRATCH = 1 << 24
 
 
-def logits_of(embedding: Float[Array, "*m dim"], ids: Int[Array, "n"], classes: Classes) -> Float[Array, "*m n"]:
+def logits_of(embedding: Float[Array, "*m dim"], ids: Int[Array, " n"], classes: Classes) -> Float[Array, "*m n"]:
     """Logits of one example, or of m, as the head scores them: biases included, cosines where it is normalised.
 
     Args:
@@ -52,7 +52,7 @@ def best_of(query: Query, ids: Int[Array, "B n"], k: int) -> tuple[Float[Array, 
     """
     classes, slots = query.classes, min(k, ids.shape[1])
 
-    def best(example: tuple[Float[Array, "dim"], Int[Array, "n"]]) -> tuple[Array, Array]:
+    def best(example: tuple[Float[Array, " dim"], Int[Array, " n"]]) -> tuple[Array, Array]:
         embedding, ids = example
         real = (ids >= 0) & (ids < classes.num_valid)
         at = jnp.where(real, ids, 0)

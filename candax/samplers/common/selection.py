@@ -26,7 +26,7 @@ def pack_bits(bits: Bool[Array, "*n width"]) -> UInt32[Array, "*n words"]:
     return jnp.sum(jnp.where(padded.reshape(*bits.shape[:-1], -1, WORD), places, 0), axis=-1, dtype=jnp.uint32)
 
 
-def select_bit(words: UInt32[Array, "n"], rank: Int[Array, "n"]) -> Int[Array, "n"]:
+def select_bit(words: UInt32[Array, " n"], rank: Int[Array, " n"]) -> Int[Array, " n"]:
     """The place of the bit that has ``rank`` set bits below it; 31 where there is none.
 
     Example:
@@ -62,7 +62,7 @@ def kth_smallest(keys: Integer[Array, "runs run"], num: int, num_bits: int) -> I
     return jax.lax.fori_loop(0, num_bits, set_bit, jnp.zeros((), dtype))
 
 
-def positions_of_set_bits(words: UInt32[Array, "words"], num: int) -> Int[Array, "num"]:
+def positions_of_set_bits(words: UInt32[Array, " words"], num: int) -> Int[Array, " num"]:
     """The places of the first ``num`` set bits, in rising order; there must be so many."""
     number = jax.lax.population_count(words).astype(jnp.int32)
     end = jnp.cumsum(number)
@@ -73,7 +73,7 @@ def positions_of_set_bits(words: UInt32[Array, "words"], num: int) -> Int[Array,
     return word * WORD + select_bit(words[word], rank)
 
 
-def _first_set_bits(words: UInt32[Array, "words"], num: Int[Array, ""]) -> UInt32[Array, "words"]:
+def _first_set_bits(words: UInt32[Array, " words"], num: Int[Array, ""]) -> UInt32[Array, " words"]:
     """Only the first ``num`` set bits stay."""
     number = jax.lax.population_count(words).astype(jnp.int32)
     left = jnp.clip(num - (jnp.cumsum(number) - number), 0, number)
@@ -81,7 +81,7 @@ def _first_set_bits(words: UInt32[Array, "words"], num: Int[Array, ""]) -> UInt3
     return jnp.where(left < number, words & below, words)
 
 
-def smallest(keys: Integer[Array, "n"], num: int, num_bits: int) -> Int[Array, "num"]:
+def smallest(keys: Integer[Array, " n"], num: int, num_bits: int) -> Int[Array, " num"]:
     """The places of the ``num`` smallest keys, in rising order of places; of equal keys the first ones are taken.
 
     Args:

@@ -16,7 +16,7 @@ from candax.base import KeyArray
 _USED = 2.0**32 * (1 - 2.0**-9)
 
 
-def integer_thresholds(weights: Float[Array, "n"]) -> UInt32[Array, "n"]:
+def integer_thresholds(weights: Float[Array, " n"]) -> UInt32[Array, " n"]:
     """Cumulative integer weights proportional to ``weights``, as near as 32 bits allow.
 
     A positive weight gets at least one unit, a zero weight none. ``thresholds[c] - thresholds[c - 1]`` over
@@ -54,20 +54,20 @@ def random_below(key: KeyArray, shape: tuple[int, ...], bound: Shaped[Array, "..
     return _high_product(high, bound) + carry
 
 
-def draw_bins(thresholds: UInt32[Array, "n"], key: KeyArray, shape: tuple[int, ...]) -> Int[Array, "..."]:
+def draw_bins(thresholds: UInt32[Array, " n"], key: KeyArray, shape: tuple[int, ...]) -> Int[Array, "..."]:
     """Draws bins in proportion to their integer weights, in O(log n) a draw."""
     u = random_below(key, shape, thresholds[-1])
     return jnp.searchsorted(thresholds, u, side="right").astype(jnp.int32)
 
 
-def log_bin_probability(thresholds: UInt32[Array, "n"], bins: Int[Array, "..."]) -> Float[Array, "..."]:
+def log_bin_probability(thresholds: UInt32[Array, " n"], bins: Int[Array, "..."]) -> Float[Array, "..."]:
     """The log of the probability with which ``draw_bins`` returns each bin; -inf for bins without weight."""
     below = jnp.where(bins > 0, thresholds[jnp.maximum(bins - 1, 0)], 0)
     units = thresholds[bins] - below
     return jnp.log(units.astype(jnp.float32)) - jnp.log(thresholds[-1].astype(jnp.float32))
 
 
-def check_counts(counts: Shaped[Array, "n"] | None, needed_by: str) -> Float[Array, "n"]:
+def check_counts(counts: Shaped[Array, " n"] | None, needed_by: str) -> Float[Array, " n"]:
     """Returns label counts as float32, or says what is wrong with them (values are checked outside jit only)."""
     if counts is None:
         raise ValueError(

@@ -30,16 +30,16 @@ class Codebook:
         dither: of [0, 1), added to a query's coordinates before they are rounded down; None with "mean".
     """
 
-    mean: Float[Array, "width"] | None
+    mean: Float[Array, " width"] | None
     rotation: Float[Array, "width width"] | None
-    dither: Float[Array, "width"] | None
+    dither: Float[Array, " width"] | None
 
 
 class Asked(NamedTuple):
     """Queries as bit planes, lowest first; and what a unit of their coordinates is worth."""
 
     planes: UInt32[Array, "B planes words"]
-    step: Float[Array, "B"]
+    step: Float[Array, " B"]
 
 
 class Coder(NamedTuple):
@@ -96,7 +96,7 @@ class Coder(NamedTuple):
         book: Codebook,
         keys: Float[Array, "n width"],
         centers: Float[Array, "n width"],
-        biases: Float[Array, "n"] | None,
+        biases: Float[Array, " n"] | None,
     ) -> UInt32[Array, "n record"]:
         """Codes of turned keys, given the centre of each one's list, and biases to be added to estimates."""
         if self.codes == "mean":
@@ -134,7 +134,7 @@ class Coder(NamedTuple):
         valid: Bool[Array, "R block"],
         planes: UInt32[Array, "planes words"],
         step: Float[Array, ""],
-        similar: Float[Array, "R"],
+        similar: Float[Array, " R"],
         width: int,
     ) -> tuple[Int16[Array, "R block"], int]:
         """Small integers that rise as the estimated logit falls, largest where not valid; and how many bits they have.
@@ -166,7 +166,7 @@ class Coder(NamedTuple):
         codes: UInt32[Array, "R record block"],
         planes: UInt32[Array, "planes words"],
         step: Float[Array, ""],
-        similar: Float[Array, "R"],
+        similar: Float[Array, " R"],
         width: int,
     ) -> Float[Array, "R block"]:
         """Estimated logits, with "rotated" codes."""

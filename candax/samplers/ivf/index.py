@@ -51,7 +51,7 @@ class IVFState:
     book: Codebook
     num_valid: Int[Array, ""]
     updates: Int[Array, ""]
-    biases: Float[Array, "num_classes"] | None
+    biases: Float[Array, " num_classes"] | None
     longest: Float[Array, ""] | None
     pending: Pending | None = None
     normalized: bool = static_field(default=False)
@@ -136,10 +136,10 @@ class IVFIndex(NamedTuple):
         coder = self._coder
         longest = longest_key(classes) if self._extends(classes.normalized) else None
 
-        def turned(vectors: Float[Array, "n dim"], biases: Float[Array, "n"] | None) -> Float[Array, "n width"]:
+        def turned(vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -> Float[Array, "n width"]:
             return coder.turn(book, class_keys(vectors, biases, longest))
 
-        def take(ids: Int[Array, "n"]) -> Float[Array, "n width"]:
+        def take(ids: Int[Array, " n"]) -> Float[Array, "n width"]:
             vectors = as_scored(classes.vectors[ids], classes.normalized)
             return turned(vectors, None if classes.biases is None else classes.biases[ids])
 
@@ -185,7 +185,7 @@ class IVFIndex(NamedTuple):
             waiting = nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
         return IVFState(centers, lists, codes, book, number, jnp.int32(0), copied, longest, waiting, classes.normalized)
 
-    def update(self, state: IVFState, row_ids: Int[Array, "U"], rows: Float[Array, "U dim"]) -> IVFState:
+    def update(self, state: IVFState, row_ids: Int[Array, " U"], rows: Float[Array, "U dim"]) -> IVFState:
         """New codes for changed rows; each stays in its list, and biases are those of the last refresh.
 
         O(U * dim), whatever the number of classes; in place on a donated state.
@@ -200,7 +200,7 @@ class IVFIndex(NamedTuple):
         """
         updates, codes, pending = state.updates + 1, state.codes, state.pending
 
-        def move(codes: Array, ids: Int[Array, "n"], vectors: Float[Array, "n dim"]) -> Array:
+        def move(codes: Array, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Array:
             return self._recode(state, codes, ids, vectors)
 
         if pending is None:
@@ -217,7 +217,7 @@ class IVFIndex(NamedTuple):
         self,
         state: IVFState,
         codes: UInt32[Array, "blocks record block"],
-        ids: Int[Array, "n"],
+        ids: Int[Array, " n"],
         vectors: Float[Array, "n dim"],
     ) -> UInt32[Array, "blocks record block"]:
         """The codes of these classes made anew; of ``state`` all is used but its codes."""
@@ -291,7 +291,7 @@ class IVFIndex(NamedTuple):
 
 
 def _write(
-    codes: UInt32[Array, "blocks record block"], place: Int[Array, "n"], made: UInt32[Array, "n record"]
+    codes: UInt32[Array, "blocks record block"], place: Int[Array, " n"], made: UInt32[Array, "n record"]
 ) -> UInt32[Array, "blocks record block"]:
     """Writes codes at places; those beyond all blocks are dropped."""
     block = codes.shape[2]

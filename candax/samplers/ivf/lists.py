@@ -27,10 +27,10 @@ class Lists:
         places: the place of each class, ``block * block_size + place in the block``; beyond all for padding rows.
     """
 
-    first_block: Int[Array, "centers_and_end"]
-    sizes: Int[Array, "centers"]
+    first_block: Int[Array, " centers_and_end"]
+    sizes: Int[Array, " centers"]
     ids: Int[Array, "blocks block"]
-    places: Int[Array, "num_classes"]
+    places: Int[Array, " num_classes"]
 
 
 class Visit(NamedTuple):
@@ -57,7 +57,7 @@ def num_blocks(num_classes: int, num_centers: int, block: int) -> int:
     return (num_classes + num_centers * (block - 1)) // block
 
 
-def arrange(assigned: Int[Array, "num_classes"], num_centers: int, block: int) -> Lists:
+def arrange(assigned: Int[Array, " num_classes"], num_centers: int, block: int) -> Lists:
     """Puts classes in the order of their lists, and of their ids within a list.
 
     Args:
@@ -118,7 +118,7 @@ def visit(lists: Lists, similar: Float[Array, "B centers"], number: int) -> Visi
     return Visit(blocks.astype(jnp.int32), of_slot, jnp.where(some, filled, 0).astype(jnp.int32))
 
 
-def list_of(first_block: Int[Array, "centers_and_end"], blocks: Int[Array, "n"]) -> Int[Array, "n"]:
+def list_of(first_block: Int[Array, " centers_and_end"], blocks: Int[Array, " n"]) -> Int[Array, " n"]:
     """The list that each block belongs to."""
     found = jnp.searchsorted(first_block, blocks, side="right").astype(jnp.int32) - 1
     return jnp.minimum(found, first_block.shape[0] - 2)

@@ -82,7 +82,7 @@ def check_bits(num_hashes: int, num_bits: int) -> None:
 
 
 def fold(
-    codes: UInt32[Array, "*n tables"], salts: UInt32[Array, "tables"], num_bits: int, num_buckets: int
+    codes: UInt32[Array, "*n tables"], salts: UInt32[Array, " tables"], num_bits: int, num_buckets: int
 ) -> UInt32[Array, "*n tables"]:
     """Bucket numbers: the codes themselves if there is a bucket for each, else the low bits of a mixed code.
 
@@ -143,7 +143,7 @@ class BucketHash(NamedTuple):
     """Random parameters of K x L functions and the salts of L tables."""
 
     functions: Any
-    salts: UInt32[Array, "tables"]
+    salts: UInt32[Array, " tables"]
 
 
 class Hasher(NamedTuple):

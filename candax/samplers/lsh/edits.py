@@ -31,7 +31,7 @@ def running_count(mask: Bool[Array, "rows n"]) -> Int[Array, "rows n"]:
     return (inside + before[..., None]).reshape(rows, -1)[:, :n]
 
 
-def _without(held: Int[Array, "n capacity"], dead: Bool[Array, "n capacity"], skip: Int[Array, "n"]) -> Array:
+def _without(held: Int[Array, "n capacity"], dead: Bool[Array, "n capacity"], skip: Int[Array, " n"]) -> Array:
     """Rows without their dead places and without the first ``skip`` of the others, moved to the left."""
     place = jnp.arange(held.shape[1], dtype=jnp.int32)
     number = jnp.sum(dead, axis=1)
@@ -54,9 +54,9 @@ def edit(
     loads: Int[Array, "all"],
     evictions: Int[Array, ""],
     key: KeyArray,
-    bucket: Int[Array, "edits"],
-    ids: Int[Array, "edits"],
-    insert: Bool[Array, "edits"],
+    bucket: Int[Array, " edits"],
+    ids: Int[Array, " edits"],
+    insert: Bool[Array, " edits"],
     *,
     eviction: Eviction,
 ) -> tuple[Int[Array, "all capacity"], Int[Array, "all"], Int[Array, ""]]:

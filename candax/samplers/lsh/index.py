@@ -35,7 +35,7 @@ class LSHState:
     tables: Tables
     num_valid: Int[Array, ""]
     updates: Int[Array, ""]
-    biases: Float[Array, "num_classes"] | None
+    biases: Float[Array, " num_classes"] | None
     longest: Float[Array, ""] | None
     pending: Pending | None
 
@@ -134,7 +134,7 @@ class Index(NamedTuple):
         hasher = self.hasher(num_buckets)
         updates, pending = state.updates + 1, state.pending
 
-        def move(tables: Tables, ids: Int[Array, "n"], vectors: Float[Array, "n dim"]) -> Tables:
+        def move(tables: Tables, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Tables:
             codes = hasher.buckets(state.hash, self.keys(state, ids, vectors))
             codes = jnp.where((ids < state.num_valid)[:, None], codes, jnp.uint32(num_buckets))
             return update(tables, key, ids, codes, eviction=self.eviction)
@@ -183,6 +183,6 @@ class Index(NamedTuple):
 _fill = jax.jit(Index.fill, static_argnums=0, donate_argnums=1)
 
 
-def _copy(biases: Float[Array, "num_classes"] | None) -> Float[Array, "num_classes"] | None:
+def _copy(biases: Float[Array, " num_classes"] | None) -> Float[Array, " num_classes"] | None:
     # A state of its own: the training step donates the biases and the state, each once.
     return None if biases is None else jnp.array(biases, jnp.float32, copy=True)

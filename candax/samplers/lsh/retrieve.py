@@ -89,7 +89,7 @@ class Found(NamedTuple):
     """Distinct ids of every group in rising order, ``EMPTY`` behind them, and how many they are."""
 
     ids: Int[Array, "G W"]
-    number: Int[Array, "G"]
+    number: Int[Array, " G"]
 
 
 def distinct(ids: Int[Array, "G W"]) -> Found:
@@ -109,7 +109,7 @@ def distinct(ids: Int[Array, "G W"]) -> Found:
 
 
 def distinct_below(
-    key: KeyArray, bound: Int[Array, "G"], size: Int[Array, "G"], num_slots: int
+    key: KeyArray, bound: Int[Array, " G"], size: Int[Array, " G"], num_slots: int
 ) -> tuple[Int[Array, "G slots"], Bool[Array, "G slots"]]:
     """Distinct random numbers of [0, bound): each is among them with probability min(1, size / bound).
 
@@ -143,7 +143,7 @@ class Chosen(NamedTuple):
 
     ids: Int[Array, "G S"]
     mask: Bool[Array, "G S"]
-    log_kept: Float[Array, "G"]
+    log_kept: Float[Array, " G"]
 
 
 def thin(key: KeyArray, found: Found, num_slots: int) -> Chosen:
@@ -159,8 +159,8 @@ class Filled(NamedTuple):
 
     ids: Int[Array, "G S"]
     mask: Bool[Array, "G S"]
-    log_kept: Float[Array, "G"]
-    log_fill: Float[Array, "G"]
+    log_kept: Float[Array, " G"]
+    log_fill: Float[Array, " G"]
 
 
 def thin_and_fill(key: KeyArray, found: Found, num_slots: int, num_fill: int, num_valid: Int[Array, ""]) -> Filled:

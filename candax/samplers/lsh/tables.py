@@ -62,7 +62,7 @@ def empty_tables(num_classes: int, num_tables: int, num_buckets: int, capacity: 
     )
 
 
-def _scrambled(p: UInt32[Array, "n"], salt: UInt32[Array, "4"], num_bits: int) -> UInt32[Array, "n"]:
+def _scrambled(p: UInt32[Array, " n"], salt: UInt32[Array, "4"], num_bits: int) -> UInt32[Array, " n"]:
     """A random bijection of the numbers of ``num_bits`` bits."""
     mask, shift = jnp.uint32((1 << num_bits) - 1), max(1, (num_bits + 1) // 2)
     for i in (0, 2):
@@ -149,7 +149,7 @@ def lookup(tables: Tables, codes: UInt32[Array, "*n tables"]) -> Int[Array, "*n 
 def update(
     tables: Tables,
     key: KeyArray,
-    row_ids: Int[Array, "U"],
+    row_ids: Int[Array, " U"],
     codes: UInt32[Array, "U tables"],
     *,
     eviction: Eviction = "fifo",
@@ -231,7 +231,7 @@ def update(
     return Tables(all_codes, buckets.reshape(tables.buckets.shape), loads.reshape(tables.loads.shape), evictions)
 
 
-def _to_front(mask: Bool[Array, "n"]) -> tuple[Int[Array, ""], Int[Array, "padded"]]:
+def _to_front(mask: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, " padded"]]:
     """How many are True, and their places in order; behind them n, up to whole chunks."""
     n = mask.shape[0]
     rank = running_count(mask[None])[0]
