@@ -127,6 +127,10 @@ class SampledLogits:
 
     ``hits[b, s]`` says that sampled slot s is one of the labels of example b; the head computes it, and where a loss
     does not use it the compiler removes it. ``num_classes`` counts the valid classes over all devices.
+
+    Where examples have more labels than there are slots for, ``true`` are a random subset of them, ``num_labels`` says
+    how many there are, and ``more_hits`` which sampled slots are one of the others: no negatives, but a part of the
+    normaliser that samples stand for.
     """
 
     true: Float[Array, "B T"]
@@ -137,6 +141,8 @@ class SampledLogits:
     sampled_mask: Bool[Array, "B S"]
     hits: Bool[Array, "B S"]
     num_classes: int = static_field()
+    num_labels: Int[Array, " B"] | None = None
+    more_hits: Bool[Array, "B S"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

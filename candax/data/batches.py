@@ -42,9 +42,10 @@ class Batches(EpochBatches[Batch | FlatBatch]):
     batches have one shape. Of an example with more than ``max_features`` features, those of largest absolute value
     are kept (of equals, those with lower ids). Of an example with more than ``max_labels`` labels, a uniformly random
     subset of ``max_labels`` is kept, another one each time: the mean over the kept labels of anything has the mean
-    over all labels as its expectation. A true class that is left out is unknown to the loss: if a sampler proposes it,
-    it counts as a wrong one. ``truncated_labels`` says how many examples that concerns; with ``max_labels`` as large as
-    the longest list of labels it is none.
+    over all labels as its expectation. The others stand in ``more_labels`` of a ``FlatBatch``, so that losses do not
+    take them for negatives where they are drawn. (A ``Batch`` has none: there they count as wrong classes.
+    ``truncated_labels`` says how many examples that concerns; with ``max_labels`` as large as the longest list of
+    labels it is none.)
 
     Args:
         examples: What to take the batches from.
@@ -83,7 +84,9 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         self.max_features = _width("max_features", max_features, examples.features, _MAX_DEFAULT_FEATURES)
         self.max_labels = _width("max_labels", max_labels, examples.labels, _MAX_DEFAULT_LABELS)
         counts = np.minimum(np.diff(examples.features.indptr).astype(np.int64), self.max_features)
-        self.num_slots = count_slots(counts, batch_size) if flat else None
+        self.num_slots = max(1, count_slots(counts, batch_size)) if flat else None
+        surplus = np.maximum(np.diff(examples.labels.indptr).astype(np.int64) - self.max_labels, 0)
+        self._more_labels = count_slots(surplus, batch_size)
 
     def batch(self, epoch: int, index: int) -> Batch | FlatBatch:
         """The batch at a position that exists."""
@@ -93,10 +96,11 @@ class Batches(EpochBatches[Batch | FlatBatch]):
             return random_bits(self.seed, epoch, (_LABELS, index), len(positions))
 
         if self.num_slots is None:
-            return _gather(self.examples, rows, self.max_features, self.max_labels, at_random)
+            return _gather(self.examples, rows, self.max_features, self.max_labels, at_random)[0]
         counts = np.diff(self.examples.features.indptr)[rows].astype(np.int64)
         width = widest(counts, self.max_features, self.num_slots)
-        return flatten(*_gather(self.examples, rows, width, self.max_labels, at_random), self.num_slots)
+        batch, more_labels = _gather(self.examples, rows, width, self.max_labels, at_random)
+        return flatten(*batch, more_labels, self.num_slots, self._more_labels)
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -187,7 +191,7 @@ def evaluation_batches(
 def _in_order(examples: Examples, batch_size: int, max_features: int, max_labels: int) -> Iterator[tuple[Batch, slice]]:
     for start in range(0, len(examples), batch_size):
         stop = min(start + batch_size, len(examples))
-        part = _gather(examples, np.arange(start, stop), max_features, max_labels, lambda positions: positions)
+        part, _ = _gather(examples, np.arange(start, stop), max_features, max_labels, lambda positions: positions)
         missing = ((0, batch_size - (stop - start)), (0, 0))
         yield (
             Batch(
@@ -205,15 +209,17 @@ def _gather(
     max_features: int,
     max_labels: int,
     label_rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
-) -> Batch:
+) -> tuple[Batch, Int32[np.ndarray, "n 2"]]:
+    """The batch, and pairs of an example and a label that was left out."""
     features, labels = examples.features, examples.labels
-    places, mask = _places(features, rows, max_features, lambda positions: -np.abs(features.data[positions]))
-    label_places, label_mask = _places(labels, rows, max_labels, label_rank)
-    return Batch(
+    places, mask, _, _ = _places(features, rows, max_features, lambda positions: -np.abs(features.data[positions]))
+    label_places, label_mask, left, left_places = _places(labels, rows, max_labels, label_rank)
+    batch = Batch(
         _take(features.indices, places, mask, np.int32(-1)),
         _take(features.data, places, mask, np.float32(0)),
         _take(labels.indices, label_places, label_mask, np.int32(-1)),
     )
+    return batch, np.stack([left, labels.indices[left_places]], axis=1).astype(np.int32)
 
 
 def _places(
@@ -221,21 +227,27 @@ def _places(
     rows: Int64[np.ndarray, " B"],
     width: int,
     rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
-) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"]]:
-    """Where the entries of some rows are stored, at most ``width`` a row: those of lowest rank, in storage order."""
+) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """Where the entries of some rows are stored, at most ``width`` a row: those of lowest rank, in storage order.
+
+    Then of those that are left out: which of ``rows``, and where they are stored.
+    """
     starts = matrix.indptr[rows].astype(np.int64)
     counts = matrix.indptr[rows + 1] - starts
     places = starts[:, None] + np.arange(width)
     mask = np.arange(width) < counts[:, None]
+    left = left_places = np.zeros(0, np.int64)
     long = np.flatnonzero(counts > width)
     if len(long):
         # All entries of all long rows in one array; sorting is stable, so equals stay in storage order.
         sizes = counts[long]
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         entries = np.repeat(starts[long], sizes) + within
-        by_rank = entries[np.lexsort((rank(entries), np.repeat(long, sizes)))]
+        owners = np.repeat(long, sizes)
+        by_rank = entries[np.lexsort((rank(entries), owners))]
         places[long] = np.sort(by_rank[within < width].reshape(len(long), width), axis=1)
-    return places, mask
+        left, left_places = owners[within >= width], by_rank[within >= width]
+    return places, mask, left, left_places
 
 
 def _take(

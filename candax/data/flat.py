@@ -20,16 +20,19 @@ class FlatBatch(NamedTuple):
         feature_values: Padded with 0.
         feature_examples: The example of each slot, rising.
         labels: Padded with -1; distinct within an example.
+        more_labels: Pairs of an example and one of its labels that has no slot; padded with -1. Losses take them for no
+            negatives.
     """
 
     feature_ids: Int32[np.ndarray, " N"]
     feature_values: Float32[np.ndarray, " N"]
     feature_examples: Int32[np.ndarray, " N"]
     labels: Int32[np.ndarray, "B T"]
+    more_labels: Int32[np.ndarray, "M 2"]
 
 
 def count_slots(counts: Int64[np.ndarray, " examples"], batch_size: int) -> int:
-    """N for batches of examples with so many features: the mean of a batch and 5 standard deviations, at most all.
+    """Slots for batches of examples with so many entries: the mean of a batch and 5 standard deviations, at most all.
 
     Example:
         >>> count_slots(np.array([1, 3, 2, 2]), 1000)
@@ -37,7 +40,7 @@ def count_slots(counts: Int64[np.ndarray, " examples"], batch_size: int) -> int:
     """
     expected = batch_size * float(np.mean(counts))
     room = expected + _DEVIATIONS * float(np.std(counts)) * batch_size**0.5
-    return max(1, min(-(-int(np.ceil(room)) // _MULTIPLE) * _MULTIPLE, batch_size * int(np.max(counts, initial=1))))
+    return min(-(-int(np.ceil(room)) // _MULTIPLE) * _MULTIPLE, batch_size * int(np.max(counts, initial=0)))
 
 
 def widest(counts: Int64[np.ndarray, " B"], most: int, num_slots: int) -> int:
@@ -63,7 +66,9 @@ def flatten(
     feature_ids: Int32[np.ndarray, "B F"],
     feature_values: Float32[np.ndarray, "B F"],
     labels: Int32[np.ndarray, "B T"],
+    more_labels: Int32[np.ndarray, "n 2"],
     num_slots: int,
+    room: int,
 ) -> FlatBatch:
     """The same examples, their features one behind the other.
 
@@ -71,22 +76,28 @@ def flatten(
         feature_ids: Padded with -1.
         feature_values: Padded with 0.
         labels: Padded with -1.
+        more_labels: Pairs of an example and a label without a slot.
         num_slots: N, at least as many as there are features.
+        room: M; doubled until the pairs fit, so that none is lost and shapes are few.
 
     Returns:
         ``FlatBatch``.
 
     Example:
         >>> ids = np.array([[7, -1], [3, 9]], np.int32)
-        >>> flatten(ids, np.ones((2, 2), np.float32), np.zeros((2, 1), np.int32), 4).feature_ids
+        >>> none = np.zeros((0, 2), np.int32)
+        >>> flatten(ids, np.ones((2, 2), np.float32), np.zeros((2, 1), np.int32), none, 4, 0).feature_ids
         array([ 7,  3,  9, -1], dtype=int32)
     """
     real = feature_ids >= 0
     examples = np.nonzero(real)[0].astype(np.int32)
     missing = (0, num_slots - len(examples))
+    while room < len(more_labels):
+        room = max(1, 2 * room)
     return FlatBatch(
         np.pad(feature_ids[real], missing, constant_values=-1),
         np.pad(feature_values[real], missing),
         np.pad(examples, missing, constant_values=len(labels) - 1),
         labels,
+        np.pad(more_labels, ((0, room - len(more_labels)), (0, 0)), constant_values=-1),
     )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import SampledLogits
 
@@ -38,8 +38,19 @@ def minus_log_expected_count(
 
 
 def without_hits(logits: SampledLogits) -> Bool[Array, "B S"]:
-    """The sampled slots that are real and are no true class of their example."""
+    """The sampled slots that are real and are none of the true classes beside them."""
     return logits.sampled_mask & ~logits.hits
+
+
+def negatives(logits: SampledLogits) -> Bool[Array, "B S"]:
+    """The sampled slots that are real and are no true class of their example, labels without a slot included."""
+    keep = without_hits(logits)
+    return keep if logits.more_hits is None else keep & ~logits.more_hits
+
+
+def number_of_labels(logits: SampledLogits) -> Int[Array, " B"]:
+    """True classes of each example, those without a slot included."""
+    return jnp.sum(logits.true_mask, axis=1) if logits.num_labels is None else logits.num_labels
 
 
 def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, " B"]:

@@ -16,9 +16,10 @@ from candax.losses.common import (
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
+    negatives,
+    number_of_labels,
     reduce_over_samples,
     softplus,
-    without_hits,
     zero_without_labels,
 )
 
@@ -78,7 +79,7 @@ def nce(
     log_z = jnp.reshape(jnp.asarray(log_normalizer), (-1, 1))
     true = minus_log_expected_count(logits.true - log_z, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled - log_z, logits.sampled_log_expected_count)
-    keep = without_hits(logits) if remove_hits else logits.sampled_mask
+    keep = negatives(logits) if remove_hits else logits.sampled_mask
     return _sigmoid(true, logits.true_mask, sampled, keep)
 
 
@@ -123,7 +124,7 @@ def negative_sampling(
     check_logits(logits)
     if not 0 < sample_weight < float("inf"):
         raise ValueError(f"expected a sample_weight above 0, got {sample_weight!r}.")
-    keep = without_hits(logits) if remove_hits else logits.sampled_mask
+    keep = negatives(logits) if remove_hits else logits.sampled_mask
     return _sigmoid(
         logits.true, logits.true_mask, logits.sampled, keep, reduction=reduction, sample_weight=sample_weight
     )
@@ -161,7 +162,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " 
     check_logits(logits)
     if not 0 <= calibration <= 1:
         raise ValueError(f"expected calibration from 0 (plain negative sampling) to 1 (calibrated), got {calibration}.")
-    keep = without_hits(logits)
+    keep = negatives(logits)
     alpha = jnp.minimum(jnp.sum(keep, axis=1) / max(logits.num_classes - 1, 1), 1.0)
     beta = 1 - calibration * (1 - alpha)
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
@@ -195,13 +196,13 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
         Classification (2017), with the logistic loss; the estimate is Horvitz and Thompson's.
     """
     check_logits(logits)
-    keep = without_hits(logits)
+    keep = negatives(logits)
     # What its sampler cannot draw (count 0) stands for itself alone.
     counted = keep & (logits.sampled_log_expected_count > -jnp.inf)
     weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(counted, logits.sampled_log_expected_count, 0.0)))
-    positive = reduce_over_samples(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask, "sum")
+    positive = mean_over_labels(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask)
     negative = reduce_over_samples(weight * softplus(jnp.where(keep, logits.sampled, 0.0)), keep, "sum")
-    return zero_without_labels(positive + negative, logits.true_mask)
+    return zero_without_labels(number_of_labels(logits) * positive + negative, logits.true_mask)
 
 
 def blackout(logits: SampledLogits) -> Float[Array, " B"]:
@@ -230,7 +231,7 @@ def blackout(logits: SampledLogits) -> Float[Array, " B"]:
         With Very Large Vocabularies (2016); Botev et al. (2017), equations 30 and 31.
     """
     check_logits(logits)
-    keep = without_hits(logits)
+    keep = negatives(logits)
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     log_total = log_sum_exp(true, logits.true_mask, sampled, keep)

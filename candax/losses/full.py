@@ -1,5 +1,6 @@
 """Full softmax, and any loss over all classes: the references that sampled losses are measured against."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -101,8 +102,23 @@ def _over_all_classes(
     embeddings: Float[Array, "B dim"],
     labels: Int[Array, "B T"],
     classes: Classes,
+    more_labels: Int[Array, "M 2"] | None = None,
 ) -> Float[Array, " B"]:
-    return loss(all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes))
+    logits = all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes)
+    if more_labels is not None:
+        logits = _with_more_labels(logits, more_labels)
+    return loss(logits)
+
+
+def _with_more_labels(logits: SampledLogits, more_labels: Int[Array, "M 2"]) -> SampledLogits:
+    """With pairs of an example and one of its further labels; -1 pads."""
+    examples, ids = more_labels.T
+    rows = jnp.where(ids >= 0, examples, len(logits.hits))  # pads lie beyond the batch
+    return dataclasses.replace(
+        logits,
+        more_hits=jnp.zeros_like(logits.hits).at[rows, ids].set(True, mode="drop"),
+        num_labels=jnp.sum(logits.true_mask, axis=1).at[rows].add(1, mode="drop"),
+    )
 
 
 def all_classes_as_candidates(

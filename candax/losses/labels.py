@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import Loss, SampledLogits
+from candax.losses.common import number_of_labels
 
 
 def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
@@ -30,6 +30,6 @@ def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
     """
 
     def of_labels(logits: SampledLogits) -> Float[Array, " B"]:
-        return loss(logits) * jnp.sum(logits.true_mask, axis=1)
+        return loss(logits) * number_of_labels(logits)
 
     return of_labels

@@ -13,8 +13,8 @@ from candax.losses.common import (
     check_choice,
     check_logits,
     mean_over_labels,
+    negatives,
     reduce_over_samples,
-    without_hits,
     zero_without_labels,
 )
 
@@ -64,7 +64,7 @@ def ranking(
     check_choice("penalty", penalty, Penalty)
     check_choice("reduction", reduction, Reduction)
     margin = math.log(max(logits.num_classes - 1, 1)) if margin is None else margin
-    keep = without_hits(logits)
+    keep = negatives(logits)
 
     sampled = jnp.where(keep, logits.sampled, 0.0)
 

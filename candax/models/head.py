@@ -22,7 +22,7 @@ from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.output_layer import OutputLayer, log_prior
 from candax.models.predictions import check_reduction, predictions
-from candax.models.sampled import check_sampler_and_loss, draw_and_score, reads_vectors
+from candax.models.sampled import check_sampler_and_loss, draw_and_score, loss_over_all, reads_vectors
 from candax.rows.lookups import record_draw
 from candax.rows.tables import Constant, DrawCount, Table
 from candax.samplers.sharded import sharded
@@ -191,6 +191,7 @@ class Head(OutputLayer):
         reduction: str = "mean",
         return_draw: bool = False,
         runs: Int[Array | np.ndarray, "R L"] | None = None,
+        more_labels: Int[Array | np.ndarray, "..."] | None = None,
     ) -> Any:
         """The loss of predictions: ``cx.sampled_loss`` with this head's classes, sampler and keys.
 
@@ -204,6 +205,7 @@ class Head(OutputLayer):
             runs: where labels are neighbours in runs of words, these (-1: no word): label t of the prediction
                 ``r L + i`` is -1 or the word at the t-th of the places ``i - w ... i - 1, i + 1 ... i + w`` of run r,
                 with ``2 w = T``, and distinct. Class vectors are then read once per place instead of once per label.
+            more_labels: true classes beyond those in ``labels``, see ``cx.sampled_loss``.
 
         Returns:
             The loss, float32; with ``return_draw`` the loss and the ``Draw``.
@@ -213,11 +215,13 @@ class Head(OutputLayer):
         """
         check_reduction(reduction)
         sizes = {"num_classes": self.num_classes, "num_valid": self.num_classes}
-        flat = predictions(h, labels, **sizes, where=where, weights=weights, are_distinct=runs is not None)
+        flat = predictions(
+            h, labels, **sizes, where=where, weights=weights, are_distinct=runs is not None, more_labels=more_labels
+        )
         if self.sampler is None:
             if return_draw:
                 raise ValueError("expected a sampler with return_draw=True, got a head without one.")
-            return flat.reduce(self.loss_function(flat.embeddings, flat.labels, self._differentiable()), reduction)
+            return flat.reduce(loss_over_all(flat, self._differentiable(), self.loss_function), reduction)
         computed = isinstance(self.vectors, ComputedVectors)
         state = self.state
         assert state is not None

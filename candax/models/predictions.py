@@ -24,6 +24,7 @@ class Predictions(NamedTuple):
         weights: 0 where a prediction does not count.
         invalid: a label is out of range, so that the loss must be NaN.
         shape: of the predictions before.
+        more_labels: pairs (prediction, class) of true classes that have no slot in ``labels``; -1 pads.
     """
 
     embeddings: Float[Array, "B dim"]
@@ -31,6 +32,16 @@ class Predictions(NamedTuple):
     weights: Float[Array, " B"]
     invalid: Bool[Array, " B"]
     shape: tuple[int, ...]
+    more_labels: Int[Array, "M 2"] | None = None
+
+    @property
+    def num_labels(self) -> Int[Array, " B"] | None:
+        """Of each prediction, where some have more than ``labels`` has slots."""
+        if self.more_labels is None:
+            return None
+        examples, ids = self.more_labels.T
+        rows = jnp.where(ids >= 0, examples, self.labels.shape[0])
+        return jnp.sum(self.labels >= 0, axis=1).at[rows].add(1, mode="drop")
 
     @property
     def counted(self) -> Bool[Array, " B"]:
@@ -56,6 +67,7 @@ def predictions(
     where: Any = None,
     weights: Any = None,
     are_distinct: bool = False,
+    more_labels: Any = None,
 ) -> Predictions:
     """Checks and flattens what a loss is given.
 
@@ -67,6 +79,8 @@ def predictions(
         where: ``bool[...]``, which predictions count.
         weights: ``float[...]``.
         are_distinct: no class stands twice among the labels of a prediction; they keep their places then.
+
+        more_labels: ``[M, 2]``, pairs of a prediction (its number, of all in order) and a further true class.
 
     Returns:
         ``Predictions``.
@@ -97,15 +111,37 @@ def predictions(
     report_ids("labels", labels, num_valid)
     invalid = (labels < -1) | (labels >= num_valid)
     counts = (labels != -1).any(axis=1)
+    invalid_examples = invalid.any(axis=1)
+    if more_labels is not None and len(more_labels) == 0:
+        more_labels = None
+    if more_labels is not None:
+        more_labels, invalid_examples = _check_more_labels(more_labels, num_valid, invalid_examples)
     flat_weights = counts * _flat_weights(weights, shape, counts)
     return Predictions(
         # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.
         jnp.where(counts[:, None], embeddings, 0),
         jnp.where(invalid, -1, labels) if are_distinct else distinct(jnp.where(invalid, -1, labels)),
         flat_weights,
-        invalid.any(axis=1),
+        invalid_examples,
         shape,
+        more_labels,
     )
+
+
+def _check_more_labels(
+    more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"]
+) -> tuple[Int[Array, "M 2"], Bool[Array, " B"]]:
+    """The pairs without those out of range, and which predictions are invalid, by those as well."""
+    pairs = integer_ids(more_labels, "more_labels")
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(
+            f"expected more_labels [M, 2], a prediction and a true class in each row, got {list(pairs.shape)}."
+        )
+    examples, ids = pairs.T
+    report_ids("more_labels", ids, num_valid)
+    wrong = (ids < -1) | (ids >= num_valid) | (examples < -1) | (examples >= len(invalid))
+    rows = jnp.where(wrong & (examples >= 0), examples, len(invalid))
+    return jnp.where(wrong[:, None], -1, pairs), invalid.at[rows].max(wrong, mode="drop")
 
 
 def distinct(labels: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -14,10 +14,10 @@ from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogit
 from candax.checks import check_positive
 from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
-from candax.losses.full import scores_all_classes
+from candax.losses.full import full_softmax, scores_all_classes
 from candax.models.computed import takes_where
 from candax.models.predictions import Predictions, check_reduction, predictions
-from candax.models.scoring import score
+from candax.models.scoring import find_more_hits, score
 from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.lookups import TableView, lookup
@@ -44,6 +44,7 @@ def sampled_loss(
     block_size: int | None = None,
     return_draw: bool = False,
     vectors: VectorsOf | None = None,
+    more_labels: Int[Array | np.ndarray, "..."] | None = None,
 ) -> Any:
     """The loss of predictions over a large output layer, from a few sampled classes: ``sum(w loss) / sum(w)``.
 
@@ -72,6 +73,9 @@ def sampled_loss(
         vectors: where class vectors are computed, ``fn(ids[n]) -> [n, dim]``; then ``classes.vectors`` is only what the
             sampler sees, ``jnp.zeros((num_classes, 0))`` for one that looks at none. Among the ids are fillers; a
             function with batch statistics takes ``fn(ids, where)`` and leaves out those where ``where`` is False.
+        more_labels: ``[M, 2]``, pairs (number of a prediction, true class) for predictions that have more true classes
+            than ``labels`` has slots; ``labels`` must then be a random subset of them. They are no negatives where they
+            are drawn, at little cost for any number of them. -1 pads.
 
     Returns:
         The loss, float32; with ``return_draw`` the loss and the ``Draw``.
@@ -94,12 +98,18 @@ def sampled_loss(
     check_sampler_and_loss(sampler, loss)
     num_classes = _num_valid(classes)
     flat = predictions(
-        embeddings, labels, num_classes=num_classes, num_valid=classes.num_valid, where=where, weights=weights
+        embeddings,
+        labels,
+        num_classes=num_classes,
+        num_valid=classes.num_valid,
+        where=where,
+        weights=weights,
+        more_labels=more_labels,
     )
     if sampler is None:
         if return_draw or vectors is not None:
             raise ValueError("expected a sampler with return_draw and vectors, got sampler=None.")
-        return flat.reduce(_over_all(flat, classes, loss), reduction)
+        return flat.reduce(loss_over_all(flat, _arrays(classes), loss), reduction)
     if key is None:
         raise ValueError("expected key=, a jax.random.key of this step, to draw candidates with; got none.")
     _check_state(sampler, state, key, classes)
@@ -171,7 +181,7 @@ def draw_and_score(
         true_rows = None
 
     def of_some(per_prediction: Any, per_group: Any) -> tuple[Array, Array, Array]:
-        some_embeddings, some_labels, count, of_true, of_true_biases = per_prediction
+        some_embeddings, some_labels, count, of_true, of_true_biases, more_hits, num_labels = per_prediction
         some_candidates, of_sampled, of_sampled_biases = per_group
         if of_true is None:
             true_logits = of_true_biases
@@ -187,11 +197,14 @@ def draw_and_score(
             of_sampled,
             of_sampled_biases,
             num_classes=num_classes,
+            more_hits=more_hits,
+            num_labels=num_labels,
         )
         return loss(logits), jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
 
     drawn = Candidates(candidates.ids, candidates.log_expected_count, candidates.mask)
-    per_prediction = (embeddings, labels, true_count, true_rows, true_biases)
+    more_hits = None if flat.more_labels is None else find_more_hits(flat.more_labels, drawn.ids, len(labels))
+    per_prediction = (embeddings, labels, true_count, true_rows, true_biases, more_hits, flat.num_labels)
     per_group = (drawn, sampled_rows, sampled_biases)
     losses, hits, effective = _in_blocks(of_some, per_prediction, per_group, groups, block_size)
     if losses.shape != labels.shape[:1]:
@@ -293,11 +306,18 @@ def _without_gradient(classes: Classes) -> Classes:
     return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)
 
 
-def _over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
+def loss_over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
+    """A loss that scores all classes itself."""
+    if flat.more_labels is None or getattr(loss, "func", loss) is full_softmax:  # which knows no negatives
+        return loss(flat.embeddings, flat.labels, classes)
+    return loss(flat.embeddings, flat.labels, classes, flat.more_labels)
+
+
+def _arrays(classes: Classes) -> Classes:
     vectors, biases = (
         part[...] if isinstance(part, Table | TableView) else part for part in (classes.vectors, classes.biases)
     )
-    return loss(flat.embeddings, flat.labels, Classes(vectors, biases, None, classes.num_valid, classes.normalized))
+    return Classes(vectors, biases, None, classes.num_valid, classes.normalized)
 
 
 def _num_valid(classes: Classes) -> int:

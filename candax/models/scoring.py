@@ -27,6 +27,17 @@ def find_hits(labels: Int[Array, "B T"], ids: Int[Array, "G S"]) -> Bool[Array, 
     return hits.reshape(batch_size, num_sampled)
 
 
+def find_more_hits(
+    more_labels: Int[Array, "M 2"], ids: Int[Array, "G S"], batch_size: int
+) -> Bool[Array, "batch_size S"]:
+    """Which candidates of its group are further true classes of each example, given as pairs (example, class)."""
+    examples, labels = more_labels[:, 0], more_labels[:, 1]
+    of_group = ids[jnp.maximum(examples, 0) // (batch_size // ids.shape[0])]
+    equal = (of_group == labels[:, None]) & (labels >= 0)[:, None]
+    rows = jnp.where(labels >= 0, examples, batch_size)  # pads lie beyond the batch
+    return jnp.zeros((batch_size, ids.shape[1]), bool).at[rows].max(equal, mode="drop")
+
+
 def score(
     true: Float[Array, "B T"],
     embeddings: Float[Array, "B dim"],
@@ -37,6 +48,8 @@ def score(
     sampled_biases: Float[Array, "G S"] | None,
     *,
     num_classes: int,
+    more_hits: Bool[Array, "B S"] | None = None,
+    num_labels: Int[Array, " B"] | None = None,
 ) -> SampledLogits:
     """Logits of each group's candidates beside those of the true classes: one matrix product for any number of groups.
 
@@ -49,6 +62,8 @@ def score(
         sampled_vectors: class vectors of the candidates; where masked any finite numbers.
         sampled_biases: and their biases, or None.
         num_classes: valid classes, over all devices.
+        more_hits: see ``SampledLogits``.
+        num_labels: see ``SampledLogits``.
 
     Returns:
         ``SampledLogits``, float32.
@@ -73,4 +88,6 @@ def score(
         sampled_mask=to_examples(candidates.mask),
         hits=find_hits(labels, candidates.ids),
         num_classes=num_classes,
+        num_labels=num_labels,
+        more_hits=more_hits,
     )

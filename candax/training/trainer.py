@@ -46,12 +46,14 @@ def head_of(model: nnx.Module) -> Head:
 
 
 def loss_of_labels(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
-    """The default: the head's loss of ``model(batch)`` and the batch's ``labels``, ``where`` and ``weights``.
+    """The default: the head's loss of ``model(batch)`` and the batch's ``labels``, ``where``, ``weights``.
+
+    And its ``more_labels``, see ``cx.sampled_loss``; none of these but ``labels`` need be there.
 
     A batch that is a pair is ``(inputs, labels)``, and the model is given the inputs.
     """
     inputs, labels = parts_of(batch)
-    masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights")}
+    masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights", "more_labels")}
     head = head_of(model)
     h = model(inputs)
     flat = predictions(h, labels, num_classes=head.num_classes, num_valid=head.num_classes, **masks)

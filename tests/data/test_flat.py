@@ -10,7 +10,7 @@ from flax import nnx
 from hypothesis import given, settings, strategies as st
 
 import candax as cx
-from candax.data.flat import widest
+from candax.data.flat import flatten, widest
 from tests.training import problems
 
 
@@ -24,7 +24,7 @@ def test_the_same_examples_as_padded(seed: int, batch_size: int, max_features: i
         one, other = padded[1, index], flat[1, index]
         assert isinstance(other, cx.data.FlatBatch)
         assert other.feature_ids.shape == (flat.num_slots,)
-        assert [array.dtype for array in other] == [np.int32, np.float32, np.int32, np.int32]
+        assert [array.dtype for array in other] == [np.int32, np.float32, np.int32, np.int32, np.int32]
         np.testing.assert_array_equal(one.labels, other.labels)
         assert (np.diff(other.feature_examples) >= 0).all()
         real = other.feature_ids >= 0
@@ -71,3 +71,29 @@ def test_the_same_training_as_padded() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *tables)
     moved = jax.tree.map(lambda a, b: float(jnp.max(jnp.abs(a - b))), tables[1], start)
     assert min(jax.tree.leaves(moved)) > 1e-3
+
+
+def test_labels_without_a_slot_stand_in_pairs() -> None:
+    examples = random_examples(3)
+    batches = cx.data.Batches(examples, 4, 0, 8, 1, flat=True)
+    in_all = 0
+    for index in range(batches.batches_per_epoch):
+        batch = batches[0, index]
+        assert isinstance(batch, cx.data.FlatBatch)
+        rows = batches.rows(0, index)
+        for i, row in enumerate(rows):
+            more = batch.more_labels[batch.more_labels[:, 0] == i, 1]
+            in_all += len(more)
+            kept = batch.labels[i][batch.labels[i] >= 0]
+            expected = np.flatnonzero(examples.labels[[row]].toarray()[0])
+            assert sorted([*kept, *more]) == expected.tolist()
+        assert (batch.more_labels[batch.more_labels[:, 0] < 0] == -1).all()
+    assert in_all > 0
+    roomy = cx.data.Batches(examples, 4, 0, 8, 1000, flat=True)
+    assert roomy[0, 0].more_labels.shape == (0, 2)
+
+
+def test_shapes_grow_where_pairs_are_more_than_expected() -> None:
+    ids = np.zeros((2, 1), np.int32)
+    pairs = np.ones((5, 2), np.int32)
+    assert flatten(ids, np.ones((2, 1), np.float32), ids, pairs, 4, 2).more_labels.shape == (8, 2)
