@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array
 
 from candax.models.head import Head
 from candax.rows.lookups import checking_ids
@@ -59,6 +61,19 @@ def check(
             "candax.check(model, batch, call=loss_fn)."
         )
     check_ids(labels, heads[0].num_classes, "labels")
+
+
+def has_nan(model: nnx.Module) -> bool:
+    """Whether a weight of a model is NaN."""
+    weights = [
+        leaf for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)) if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return bool(_any_nan(weights))
+
+
+@jax.jit
+def _any_nan(weights: list[Array]) -> Array:
+    return jnp.any(jnp.array([jnp.isnan(of).any() for of in weights]))
 
 
 def check_ids(ids: Any, number: Any, what: str) -> None:

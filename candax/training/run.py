@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from candax.training import agreement
-from candax.training.checking import check, check_ids
+from candax.training.checking import check, check_ids, has_nan
 from candax.training.checkpoints import Checkpoints
 from candax.training.clock import Bar, Clock
 from candax.training.feed import Fed, field, size_of
@@ -258,6 +258,12 @@ class Run:
     def _save_in(self, checkpoints: Checkpoints) -> None:
         assert self._last is not None
         self.trainer.synchronise()
+        # A step whose loss is finite may still have written NaN.
+        if has_nan(self.model):
+            raise FloatingPointError(
+                f"the model has NaN after step {self.done}: it is not saved, and checkpoints before it are kept. Lower "
+                "the learning rate, clip gradients (clip_norm), or choose a more stable loss or more samples."
+            )
         checkpoints.save(self.done, self.model, self.optimizer, self._last.position, self.best)
 
     def wait(self) -> None:

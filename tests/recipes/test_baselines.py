@@ -1,11 +1,16 @@
 """What needs no training is what a loop over examples gives."""
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 from scipy.sparse import csr_array
 
+import candax as cx
+from candax import data, models
 from candax.data import Dataset, Examples
-from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
+from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.mixing import measure_mixture
 
 
 @pytest.fixture
@@ -37,8 +42,8 @@ def test_most_frequent_labels(dataset):
         assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, np.tile(counts, (25, 1)), k))
 
 
-@pytest.mark.parametrize("number", [1, 4, 100])
-def test_labels_of_nearest_neighbours(dataset, number):
+@pytest.mark.parametrize(("number", "power"), [(1, 1), (4, 2), (100, 4)])
+def test_labels_of_nearest_neighbours(dataset, number, power):
     train, test = (part.features.toarray().astype(np.float64) for part in (dataset.train, dataset.test))
     cosines = (test / np.linalg.norm(test, axis=1, keepdims=True)) @ (
         train / np.linalg.norm(train, axis=1, keepdims=True)
@@ -47,7 +52,29 @@ def test_labels_of_nearest_neighbours(dataset, number):
     votes = np.zeros((25, 9))
     for row, chosen in enumerate(near):
         for i in chosen:
-            votes[row] += cosines[row, i] * (dataset.train.labels.toarray()[i] > 0)
-    found = nearest_neighbours(dataset, number=number)
+            votes[row] += cosines[row, i] ** power * (dataset.train.labels.toarray()[i] > 0)
+        votes[row] /= sum(cosines[row, i] ** power for i in chosen)
+    shares = neighbour_shares(dataset, number=number, power=power)
+    np.testing.assert_allclose(shares.toarray(), votes, atol=1e-6)
+    found = best_shares(dataset, shares)
     for k in (1, 3, 5):
         assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, votes, k))
+
+
+def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):
+    batches = data.Batches(dataset.train, 8, 0)
+    trained = []
+    for seed in (0, 1):
+        rngs = nnx.Rngs(seed)
+        encoder = models.SparseMLP(dataset.num_features, 4, linear=True, rngs=rngs)
+        trained.append(models.Classifier(encoder, cx.Head(dataset.num_classes, 4, rngs=rngs)))
+        trained[-1].head.vectors[...] *= 30
+    shares = neighbour_shares(dataset, number=5)
+    features = dataset.test.features.toarray()
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    logits = [features @ of.encoder.bag[...] @ of.head.vectors[...].T + of.head.biases[...] for of in trained]
+    for loss, of in [(cx.losses.one_vs_all, jax.nn.sigmoid), (None, jax.nn.softmax)]:
+        expected = np.mean([of(o) for o in logits], axis=0) + 0.3 * shares.toarray()
+        found = measure_mixture(trained, dataset, batches, loss=loss, shares=shares, weight=0.3)
+        for k in (1, 3, 5):
+            assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, expected, k))

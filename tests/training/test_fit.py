@@ -442,6 +442,20 @@ def test_bad_batches_say_which_and_why(tmp_path):
         fit(pairs(), model, optimizer, num_steps=50)
 
 
+def test_a_step_that_writes_nan_behind_a_finite_loss_is_not_saved(tmp_path):
+    """The loss of a step is that of the weights before it: those after it are what a checkpoint holds."""
+
+    def rates(step):
+        return jnp.where(step < 4, 0.1, jnp.nan)
+
+    model, optimizer = make(optax.sgd(rates))
+    with pytest.raises(FloatingPointError, match="the model has NaN after step 5: it is not saved"):
+        fit(pairs(), model, optimizer, num_steps=5, checkpoint_every=2, folder=tmp_path)
+    loaded = cx.training.load(tmp_path, Model)
+    assert loaded.step == 4
+    assert np.isfinite(loaded.model.head.vectors[...]).all()
+
+
 def test_reading_a_run_while_it_is_saved_leaves_it_alone(tmp_path):
     """Half of a checkpoint lies there while it is written; who reads must not clear it away."""
     fit(pairs(), num_steps=2, folder=tmp_path)

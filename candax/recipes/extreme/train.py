@@ -1,25 +1,38 @@
-"""`candax train` and `candax evaluate`: one model, trained with checkpoints and measured on the whole test set."""
+"""`candax train` and `candax evaluate`: the strong model, beside what needs no training, with checkpoints.
+
+    candax train                                       (python-stdlib)
+    candax train --dataset acl-authors --tf-idf        (a folder in the Extreme Classification Repository's format)
+    candax train --seeds 3 --average 3
+
+EXPECTED
+"""
 
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import tyro
 from rich.console import Console
+from scipy.sparse import csr_array
 
 import candax as cx
 from candax import data, losses
 from candax.models import Classifier
 from candax.recipes import common
-from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.common.catalog import LOSSES, LossName, SamplerName
 from candax.recipes.extreme import linear
-from candax.recipes.extreme.problem import faster_full_softmax
-from candax.recipes.extreme.setting import QUICK, Setting
-from candax.training import Checkpoints, evaluate_dataset, fit
+from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.mixing import measure_mixture
+from candax.recipes.extreme.problem import CURVE_EXAMPLES
+from candax.recipes.extreme.setting import QUICK, Setting, without_validation
+from candax.training import Checkpoints, Validation, evaluate_dataset, fit
 from candax.training.metrics_log import write_atomically
+
+# Where the curve is measured, as shares of the steps.
+_MEASURED_AT = (0.1, 0.25, 0.5, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +49,31 @@ class Train(Setting):
     """Coordinates of embeddings and class vectors."""
     epochs: common.Positive = 4.0
     """Passes over the training set."""
+    split: Literal["validation", "test"] = "test"
+    """What is measured on: the test set, or, to choose settings, a tenth of the training set that is left out."""
+    seeds: common.Count = 1
+    """Trainings with seeds from --seed on, further ones in folders of their own."""
+    average: common.NonNegative = 1
+    """Further rows: the mean of the probabilities of so many models, alone and with neighbours."""
+    neighbours: common.NotNegative = 0.2
+    """The weight of the labels' shares among the nearest neighbours beside them."""
     out: common.Out = Path("runs/train")
-    """Folder of the run: config.json, metrics.jsonl, checkpoints/, results.json."""
+    """Folder of the run: config.json, metrics.jsonl, checkpoints/, results.json, train.png."""
     checkpoint_every: common.Count = 500
     """Steps between checkpoints."""
     keep: common.Count = 3
     """Checkpoints kept."""
     QUICK: ClassVar = QUICK
+
+    def load(self) -> data.Dataset:
+        """The data set, its test examples those that are measured on."""
+        dataset = super().load()
+        return dataset if self.split == "test" else without_validation(dataset)
+
+    def of_seed(self, number: int) -> "Train":
+        """The settings of one of several runs."""
+        out = self.out / f"seed-{self.seed + number}" if number else self.out
+        return dataclasses.replace(self, seed=self.seed + number, out=out)
 
     def training(self, dataset: data.Dataset, *, new: bool = True, **options: Any) -> common.Training:
         """See ``Setting``; ``new`` is False for a model whose values come from a checkpoint."""
@@ -55,7 +86,7 @@ class Train(Setting):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Measures the newest checkpoint of a run on the whole test set; prints JSON and writes evaluation.json."""
+    """Measures the newest checkpoint of a run on its test examples; prints JSON and writes evaluation.json."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run of `candax train`."""
@@ -63,7 +94,9 @@ class Evaluate:
 
 # Changing these does not change what a run computes, so a run may go on under other values of them.
 # Of the data their digest decides, which batches have: a folder may move, or be given by another path.
-_NO_PART_OF_IDENTITY = ("quick", "dataset", "out", "checkpoint_every", "keep", "epochs", "steps")
+_NO_PART_OF_IDENTITY = (
+    "quick", "dataset", "out", "checkpoint_every", "keep", "epochs", "steps", "seeds", "average", "neighbours",
+)  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -83,43 +116,136 @@ class Run(NamedTuple):
         # With the linear encoder the rate falls to 0 at the last step.
         return kept if self.settings.encoder == "relu" else {**kept, "num_steps": self.training.num_steps}
 
-    def measure(self, name: str) -> dict[str, float]:
-        """Measures the model, prints what was found and writes it into the run's folder."""
-        figures = evaluate_dataset(self.model, self.dataset, self.training.batches)
-        result = {"step": int(self.optimizer.step[...]), **figures}
-        write_atomically(self.settings.out / name, json.dumps(result, indent=1) + "\n")
-        Console().print_json(data=result)
-        return result
+    def measure(self) -> dict[str, float]:
+        """What ``evaluate_dataset`` says of the model, and the step."""
+        return {
+            "step": int(self.optimizer.step[...]),
+            **evaluate_dataset(self.model, self.dataset, self.training.batches),
+        }
 
 
-def _start(settings: Train, full_softmax: Callable[..., Any] | None = None, *, new: bool = True) -> Run:
+def train(settings: Train) -> list[common.Row]:
+    """Trains, or goes on with, a run for each seed; measures them beside baselines; returns the rows of the table."""
+    settings = settings.ready()
+    common.writable_folder(settings.out)
     dataset = settings.load()
-    training = settings.training(dataset, new=new)
+    shares = functools.cache(lambda: neighbour_shares(dataset))
+    name = "full softmax" if settings.sampler is None else f"{settings.sampler}, {settings.loss}"
+    methods = [
+        common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
+        common.Method({"method": "nearest neighbours"}, lambda folder: best_shares(dataset, shares())),
+    ]
+    each = [settings.of_seed(number) for number in range(settings.seeds)]
+    methods += [
+        common.Method({"method": name, "seed": of.seed}, functools.partial(_trained, of, dataset)) for of in each
+    ]
+    some = [settings.of_seed(number) for number in range(settings.average)]
+    mean = name if settings.average == 1 else f"mean of {settings.average}"
+    means = {mean: 0.0} if settings.average > 1 else {}
+    if settings.average and settings.neighbours:
+        means[f"{mean} and neighbours"] = settings.neighbours
+    methods += [
+        common.Method({"method": label}, functools.partial(_averaged, some, len(each), dataset, shares, weight))
+        for label, weight in means.items()
+    ]
+    study = common.Study(
+        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} {settings.split} examples, "
+        f"{dataset.num_features:,} features, {dataset.num_classes:,} classes",
+        methods,
+        (
+            common.Column("method", "method"),
+            *(common.Column(f"P@{k}", f"p_at_{k}", ".3f", spread=True) for k in (1, 3, 5)),
+            common.Column("nDCG@5", "ndcg_at_5", ".3f"),
+            common.Column("PSP@5", "psp_at_5", ".3f"),
+            common.Column("ms/step", "ms_per_step", ".1f"),
+            common.Column("sec.", "seconds", ".0f"),
+        ),
+        (
+            common.Panel(
+                [common.curves("seconds", "p_at_1", marker="."), common.level("nearest neighbours", _neighbours)],
+                {"xlabel": "training time in seconds", "ylabel": f"P@1 of {CURVE_EXAMPLES:,} examples"},
+            ),
+        ),
+        picture="train.png",
+        may_change=("seeds", "average", "dataset", "checkpoint_every", "keep"),
+        results=functools.partial(_results, settings, dataset),
+    )
+    return common.run(study, settings)
+
+
+def _neighbours(rows: Sequence[common.Row]) -> float | None:
+    return next((row["p_at_1"] for row in rows if row["method"] == "nearest neighbours"), None)
+
+
+def _results(settings: Train, dataset: data.Dataset, row: common.Row) -> list[common.Row]:
+    about = {"task": "extreme", "data": dataset.name, "split": settings.split, "method": row["method"]}
+    about |= {name: row[name] for name in ("seed", "seconds", "step") if name in row}
+    return [about | {name.replace("_at_", "@"): value for name, value in row.items() if "_at_" in name}]
+
+
+def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: Callable[..., Any] | None = None) -> Run:
+    training = settings.training(dataset, new=new, seed=settings.seed)
     if settings.sampler is not None:
         pair: tuple[Any, Any] = settings.pair(settings.sampler, settings.loss)
     else:
-        pair = None, full_softmax or faster_full_softmax(training, settings.batch_size, dataset.num_classes)
+        pair = None, full_softmax or common.full_softmax(settings.batch_size, dataset.num_classes)
     return Run(settings, dataset, training, *training.make(*pair))
 
 
-def train(settings: Train) -> dict[str, float]:
-    """Trains, or goes on with, one run; returns and writes its final measurement."""
-    settings = settings.ready()
+def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) -> tuple[Run, common.Row]:
+    """A run at its end, and figures of its training; of a run that is there already the end alone."""
     out = common.writable_folder(settings.out)
-    run = _start(settings, new=not (out / "checkpoints").exists())
+    run = _start(settings, dataset, new=not (out / "checkpoints").exists())
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
-    fit(
+    num_steps, measure = run.training.num_steps, run.training.on_the_way
+    assert measure is not None
+    points = {round(share * num_steps) for share in _MEASURED_AT}
+    fitted = fit(
         run.model,
         run.optimizer,
         run.training.batches,
-        num_steps=run.training.num_steps,
+        num_steps=num_steps,
+        validation=Validation([()], lambda model, _: dict(measure(model)), every=lambda step: step in points),
         folder=out,
         identity=run.identity,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep,
+        progress=progress,
         on_start=lambda: write_atomically(out / "config.json", config),
     )
-    return run.measure("results.json")
+    seconds = fitted.records[-1]["seconds"] if fitted.records else None
+    curve = [record for record in fitted.records if "loss" not in record]
+    figures: common.Row = {"curve": {name: [record[name] for record in curve] for name in (curve[0] if curve else ())}}
+    if seconds is not None:
+        figures |= {"seconds": seconds, "ms_per_step": 1e3 * seconds / max(1, num_steps - 1)}
+    return run, figures
+
+
+def _trained(settings: Train, dataset: data.Dataset, folder: Path | None) -> common.Row:
+    del folder  # A run has a folder of its own, which stays.
+    run, figures = _fitted(settings, dataset)
+    return figures | run.measure()
+
+
+def _averaged(
+    each: Sequence[Train],
+    done: int,
+    dataset: data.Dataset,
+    shares: Callable[[], csr_array],
+    weight: float,
+    folder: Path | None,
+) -> common.Row:
+    """Of the models of several runs, the first ``done`` of which were trained before."""
+    del folder
+    runs = [_fitted(settings, dataset, progress=number >= done)[0] for number, settings in enumerate(each)]
+    return measure_mixture(
+        [run.model for run in runs],
+        dataset,
+        runs[0].training.batches,
+        loss=None if each[0].sampler is None else LOSSES[each[0].loss],
+        shares=shares() if weight else None,
+        weight=weight,
+    )
 
 
 def restore(folder: Path) -> Run:
@@ -137,9 +263,8 @@ def restore(folder: Path) -> Run:
     config = folder / "config.json"
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
-    run = _start(
-        Train(**{**json.loads(config.read_text(encoding="utf-8")), "out": folder}), losses.full_softmax, new=False
-    )
+    settings = Train(**{**json.loads(config.read_text(encoding="utf-8")), "out": folder})
+    run = _start(settings, settings.load(), new=False, full_softmax=losses.full_softmax)
     identity = {**run.training.batches.identity, **run.identity}
     with Checkpoints(folder, identity=identity, keep=run.settings.keep) as checkpoints:
         checkpoints.restore(run.model, run.optimizer)
@@ -148,4 +273,7 @@ def restore(folder: Path) -> Run:
 
 def evaluate(settings: Evaluate) -> dict[str, float]:
     """Measures the newest checkpoint of a run."""
-    return restore(settings.run).measure("evaluation.json")
+    found = restore(settings.run).measure()
+    write_atomically(settings.run / "evaluation.json", json.dumps(found, indent=1) + "\n")
+    Console().print_json(data=found)
+    return found

@@ -1,0 +1,95 @@
+"""Extreme classification: napkinXC's label trees, `candax train` and what needs no training, on the same files.
+
+    pip install -e '.[bench]'
+    python benchmarks/extreme.py                                   (python-stdlib; some 5 minutes on 2 cores)
+    python benchmarks/extreme.py --dataset acl-authors --tf-idf    (a folder with train and test files)
+
+One after the other in one run: most frequent labels, nearest neighbours, the probabilistic label tree of napkinXC with
+its defaults (if it is installed), and `candax train` with its defaults, by itself and with neighbours. Features are the
+same for all: with --tf-idf, weighted. Times are wall times, of training alone; the last row has all that ours took.
+
+What it should show: precision above the tree's in less time. README (On your own data) has figures.
+"""
+
+import dataclasses
+import importlib.util
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from scipy.sparse import csr_matrix
+
+from candax.data import Dataset
+from candax.recipes import common
+from candax.recipes.common.report import table
+from candax.recipes.common.study import show
+from candax.recipes.extreme.baselines import measure_ranking
+from candax.recipes.extreme.train import Train, train
+
+_K = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Extreme:
+    """Trains both, and prints a table."""
+
+    dataset: str = "python-stdlib"
+    """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
+    tf_idf: bool = False
+    """Weigh counted features by how rare they are."""
+    num_sampled: common.Count = 1024
+    """Candidates of `candax train`."""
+    epochs: common.Positive = Train.epochs
+    """Of `candax train`."""
+
+
+def label_tree(dataset: Dataset) -> dict[str, Any]:
+    """The PLT of napkinXC: figures on the test set, seconds of training and of prediction."""
+    from napkinxc.models import PLT
+
+    def labels(of: Any) -> list[list[int]]:
+        return [of.indices[start:stop].tolist() for start, stop in zip(of.indptr[:-1], of.indptr[1:], strict=True)]
+
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        tree = PLT(folder)
+        tree.fit(csr_matrix(dataset.train.features), labels(dataset.train.labels))
+        trained = time.perf_counter()
+        found = tree.predict(csr_matrix(dataset.test.features), top_k=_K)
+        ended = time.perf_counter()
+    best = np.full((len(found), _K), -1)
+    for row, of_example in enumerate(found):
+        best[row, : len(of_example)] = of_example
+    return {"seconds": trained - started, "seconds_of_test": ended - trained, **measure_ranking(dataset, best)}
+
+
+def main(settings: Extreme) -> None:
+    """Runs all, and prints the table."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Train(
+            dataset=settings.dataset,
+            tf_idf=settings.tf_idf,
+            num_sampled=settings.num_sampled,
+            epochs=settings.epochs,
+            out=Path(folder),
+        )
+        dataset = ours.load()
+        if importlib.util.find_spec("napkinxc") is not None:
+            rows.append({"method": "napkinXC, PLT", **label_tree(dataset)})
+        started = time.perf_counter()
+        trained = train(ours)
+        rows = (
+            trained[:2] + rows + trained[2:] + [{"method": "candax in all", "seconds": time.perf_counter() - started}]
+        )
+    columns = [common.Column("method", "method")]
+    columns += [common.Column(f"P@{k}", f"p_at_{k}", ".3f") for k in (1, 3, 5)]
+    columns += [common.Column("PSP@5", "psp_at_5", ".3f"), common.Column("seconds", "seconds", ".0f")]
+    show(table(dataset.name, columns, rows))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Extreme))

@@ -1,0 +1,55 @@
+"""Probabilities of several models, and the shares of neighbours, as one ranking."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.sparse import csr_array
+
+from candax import losses
+from candax.data import Batches, Dataset, evaluation_batches
+from candax.models import Classifier
+from candax.recipes.extreme.baselines import measure_ranking
+from candax.training import embed
+from candax.training.metrics import KS
+
+_SCORES_AT_A_TIME = 1 << 25
+
+
+def measure_mixture(
+    models: Sequence[Classifier],
+    dataset: Dataset,
+    batches: Batches,
+    *,
+    loss: Any,
+    shares: csr_array | None = None,
+    weight: float = 0.0,
+) -> dict[str, float]:
+    """Ranking metrics by ``mean_m p_m(c | x) + weight share(c | x)``.
+
+    Args:
+        models: of the same data.
+        dataset: whose test set is measured on.
+        batches: the training batches, whose number of feature slots prediction shares.
+        loss: that the models were trained with: after ``one_vs_all`` p is the sigmoid, after others the softmax.
+        shares: of ``neighbour_shares``.
+        weight: of the shares.
+
+    Returns:
+        What ``ranking_metrics`` returns.
+    """
+    size = max(1, _SCORES_AT_A_TIME // dataset.num_classes)
+    found = []
+    for batch, rows in evaluation_batches(dataset.test, size, batches.max_features, max_labels=1):
+        each = [_probabilities(model.head(embed(model, batch)), loss) for model in models]
+        scores = np.mean(each, axis=0)[: rows.stop - rows.start]
+        if shares is not None:
+            scores = scores + weight * shares[rows].toarray()
+        found.append(np.asarray(jax.lax.top_k(scores, max(KS))[1]))
+    return measure_ranking(dataset, np.concatenate(found))
+
+
+def _probabilities(logits: Float[Array, "B num_classes"], loss: Any) -> Float[np.ndarray, "B num_classes"]:
+    return np.asarray(jax.nn.sigmoid(logits) if loss is losses.one_vs_all else jax.nn.softmax(logits))
