@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 
 from candax.models.head import Head
 from candax.rows.modules import name_of
+from candax.training.digests import digests
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -101,6 +102,7 @@ class Checkpoints:
             "validation": validation or {},
             "heads": _heads(model),
             "arrays": _shapes(arrays),
+            "digests": digests(arrays),
         }
         if step in self._manager.all_steps():
             self._manager.delete(step)
@@ -162,9 +164,14 @@ class Checkpoints:
             partial_restore=len(abstract) < len(about["arrays"]),
         )
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+            found = self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
         except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
+        wanted = about.get("digests", {})  # which checkpoints of earlier versions do not have
+        changed = [name for name, digest in digests(found).items() if digest != wanted.get(name, digest)]
+        if changed:
+            raise ValueError(self._damaged(step, ValueError(f"the digest of {changed[0]} does not match")))
+        return found
 
     def _about(self, step: int | None = None) -> tuple[int, dict[str, Any]]:
         step = self.latest_step if step is None else step
