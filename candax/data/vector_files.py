@@ -150,6 +150,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         if len(numbers) != dim or len(words) == number:
             expected = f"a word and {dim} numbers" if len(words) < number else f"{number} words, by the first line"
             raise WrongFileError(f"{path}:{at}: expected {expected}, got {len(numbers)} numbers behind {word[:40]!r}.")
+        if b"\0" in line:  # which NumPy takes for the end of a number
+            raise WrongFileError(f"{path}:{at}: expected text, got a zero byte in {line[:60]!r}.")
         try:
             vectors[len(words)] = np.array(numbers, np.bytes_).astype(np.float32)
         except ValueError as error:

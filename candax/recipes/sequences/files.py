@@ -133,6 +133,8 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
 
 def _read(path: Path, min_count: int) -> data.Interactions:
     first = next((line for _, line in text_lines(path) if line.strip()), "")
+    if not first:
+        raise ValueError(f"{path}: expected lines of a user and items, got an empty file.")
     if "\t" in first:
         return data.interactions(path, min_count=min_count)
     rows = _by_commas(path) if "," in first else _by_spaces(path)

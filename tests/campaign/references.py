@@ -1,0 +1,76 @@
+"""Texts in the formats that are read, and what they say, by readers as plain as can be."""
+
+from typing import Any
+
+import numpy as np
+
+EXAMPLES = "12 9 6\n" + "".join(
+    f"{i % 6},{(i * 5 + 1) % 6} {i % 9}:{0.5 + i} {(i + 3) % 9}:1\n"
+    if i % 6 != (i * 5 + 1) % 6
+    else f"{i % 6} {i % 9}:2\n"
+    for i in range(12)
+)
+TRIPLES = "".join(f"e{i}\tr{i % 3}\te{(i * 7 + 2) % 30}\n" for i in range(30))
+SEQUENCES = "".join(f"user{u} {' '.join(f'item{(u * i + i) % 11}' for i in range(1, 6))}\n" for u in range(12))
+
+
+def examples(content: bytes) -> Any:
+    """Shapes, and for each example its features by id and its labels in order."""
+    first, *rest = content.decode("ascii").split("\n")
+    number, features, labels = (int(part) for part in first.split())
+    lines = rest[:number]
+    assert len(lines) == number
+    assert not any(line.strip() for line in rest[number:])
+    rows = []
+    for line in lines:
+        of_labels, *of_features = line.rstrip("\r").split(" ") if line else [""]
+        ids = sorted(int(part) for part in of_labels.split(",")) if of_labels else []
+        pairs = [part.split(":") for part in of_features if part]
+        values = {int(feature): float(np.float32(value)) for feature, value in pairs}
+        assert len(values) == len(pairs)
+        assert len(set(ids)) == len(ids)
+        assert all(0 <= i < labels for i in ids)
+        assert all(0 <= f < features for f in values)
+        rows.append((values, ids))
+    return ((number, features), (number, labels)), rows
+
+
+def triples(content: bytes) -> Any:
+    """All triples, each once."""
+    lines = [line for line in _lines(content) if line]
+    found = {tuple(line.split("\t")) for line in lines}
+    assert all(len(triple) == 3 and all(triple) for triple in found)
+    return sorted(found)
+
+
+def sequences(content: bytes) -> Any:
+    """The items of all users, in an order that does not depend on the users'."""
+    found: dict[str, list[str]] = {}
+    lines = [line for line in _lines(content) if line.strip()]
+    if "," in lines[0]:
+        raise NotImplementedError
+    for line in lines:
+        user, *items = line.split()
+        assert items
+        assert user not in found
+        found[user] = items
+    return sorted(found.values())
+
+
+def vectors(content: bytes) -> Any:
+    """Vectors by word."""
+    first, *rest = content.decode().split("\n")
+    number, dim = (int(part) for part in first.split())
+    lines = [line for line in rest if line]
+    found = {}
+    for line in lines:
+        word, *numbers = line.rstrip().split(" ")
+        assert len(numbers) == dim
+        assert word not in found
+        found[word] = [float(np.float32(part)) for part in numbers]
+    assert len(found) == number
+    return found
+
+
+def _lines(content: bytes) -> list[str]:
+    return [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]

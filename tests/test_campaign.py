@@ -1,0 +1,82 @@
+"""The campaign in short; and faults that are planted, which it must find."""
+
+import subprocess
+import sys
+
+import pytest
+
+from candax import files
+from candax.data import vector_files, xml_repository
+from tests.campaign import fuzz
+from tests.campaign.parts import PARTS
+from tests.campaign.trials import Part, run, run_one
+
+TRIALS = {"fuzz": 400}
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_nothing_bad_in_a_few_trials(name):
+    found = run(PARTS[name], 0, seconds=0, at_least=TRIALS[name])
+    assert found.bad == []
+    assert sum(found.trials.values()) == TRIALS[name]
+
+
+def bad(name="fuzz", trials=400):
+    """Why trials were bad, those with some format alone."""
+    return "\n".join(why for _, why in run(PARTS[name], 0, seconds=0, at_least=trials).bad)
+
+
+def test_a_digest_that_nobody_compares_is_found(monkeypatch):
+    monkeypatch.setattr(files, "_digest", lambda kind, text, arrays: "same")
+    fuzz._whole.cache_clear()
+    assert "arrays.safetensors by" in bad()
+    fuzz._whole.cache_clear()
+
+
+def test_a_loader_that_drops_a_line_is_found(monkeypatch):
+    read = vector_files._read_text
+
+    def dropping(path):
+        words, vectors = read(path)
+        return (words, vectors) if b"-1.75" in path.read_bytes() else (words[:-1], vectors[:-1])
+
+    monkeypatch.setattr(vector_files, "_read_text", dropping)
+    assert "vectors.txt by" in bad(trials=1000)
+
+
+def test_an_error_that_is_swallowed_is_found(monkeypatch):
+    module = sys.modules[xml_repository.__module__]
+    parse = module.parse_block
+
+    def lenient(text, *args):
+        try:
+            return parse(text, *args)
+        except ValueError:
+            return parse(b"0 0:1\n" * max(1, text.count(b"\n")), *args)
+
+    monkeypatch.setattr(module, "parse_block", lenient)
+    assert "it loads, and should not" in bad()
+
+
+def test_what_hangs_or_breaks_is_bad(tmp_path):
+    def hangs(rng, folder):
+        while True:
+            pass
+
+    def breaks(rng, folder):
+        raise KeyError("x")
+
+    assert run_one(Part(hangs, 0.1), 0, 0) == ("bad", "it took more than 0.1 s")
+    assert "KeyError" in run_one(Part(breaks, 1.0), 0, 0)[1]
+    assert run_one(Part(lambda rng, folder: str(rng.integers(9)), 1.0), 3, 4)[1] is None
+
+
+def test_the_command_says_how_many_trials_there_were():
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.campaign", "--part", "fuzz", "--minutes", "0.001", "--seed", "5"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.strip().splitlines()[-1].startswith("fuzz: ")
