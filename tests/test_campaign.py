@@ -1,17 +1,23 @@
 """The campaign in short; and faults that are planted, which it must find."""
 
+import functools
+import pickle
 import subprocess
 import sys
 
+import numpy as np
+import optax
 import pytest
+from flax import nnx
 
+import candax as cx
 from candax import files
 from candax.data import vector_files, xml_repository
-from tests.campaign import fuzz
+from tests.campaign import fuzz, kill
 from tests.campaign.parts import PARTS
 from tests.campaign.trials import Part, run, run_one
 
-TRIALS = {"fuzz": 400}
+TRIALS = {"fuzz": 400, "kill": 1}
 
 
 @pytest.mark.parametrize("name", TRIALS)
@@ -61,6 +67,12 @@ def test_an_error_that_is_swallowed_is_found(monkeypatch):
     assert "it loads, and should not" in bad()
 
 
+def test_a_resumed_run_that_skips_a_batch_is_found():
+    part = Part(functools.partial(kill.trial, kinds=["skips a batch"]), 300.0)
+    found = run(part, 0, seconds=0, at_least=3)
+    assert any("are not as without" in why for _, why in found.bad)
+
+
 def test_what_hangs_or_breaks_is_bad(tmp_path):
     def hangs(rng, folder):
         while True:
@@ -83,3 +95,37 @@ def test_the_command_says_how_many_trials_there_were():
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.strip().splitlines()[-1].startswith("fuzz: ")
+
+
+def test_nothing_that_is_read_is_unpickled(tmp_path):
+    seen, on = [], [True]
+
+    def hook(event, arguments):
+        if on[0] and event == "pickle.find_class":
+            seen.append(arguments)
+
+    sys.addaudithook(hook)
+    try:
+        for of in fuzz.FORMATS:
+            path = tmp_path / of.name
+            of.write(path)
+            of.load(path)
+        fit_and_load(tmp_path / "run")
+        assert seen == []
+        pickle.loads(pickle.dumps(fuzz.Format))
+        assert seen  # the hook hears
+    finally:
+        on[0] = False
+
+
+def fit_and_load(folder):
+    def make():
+        head = cx.Head(20, 4, sampler=cx.samplers.uniform(3), rngs=nnx.Rngs(0))
+        return head, cx.Optimizer(head, optax.sgd(0.1))
+
+    def loss(head, batch):
+        return head.loss(batch, np.zeros(2, np.int32))
+
+    cx.training.fit(*make(), [np.ones((2, 4), np.float32)], num_steps=1, loss_fn=loss, folder=folder, progress=False)
+    cx.training.load(folder, make)
+    cx.training.export(folder, folder / "out")

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from candax.models.head import Head
+from candax.models.head import Head, Refreshes
 from candax.models.predictions import predictions
 from candax.rows.gradients import accumulate as join
 from candax.rows.modules import value_and_grad
@@ -133,6 +133,7 @@ class Trainer:
 
     def refresh(self, step: int) -> None:
         """Rebuilds the samplers that are due."""
+        Refreshes.called = True  # none may be due at first
         if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
             self.synchronise()
             refresh(self.model, step)

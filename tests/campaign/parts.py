@@ -1,5 +1,5 @@
 """The parts of the campaign, by name."""
 
-from tests.campaign import fuzz
+from tests.campaign import fuzz, kill
 
-PARTS = {"fuzz": fuzz.PART}
+PARTS = {"fuzz": fuzz.PART, "kill": kill.PART}

@@ -11,16 +11,16 @@ from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme.problem import problem
 
-# Runs of examples of which one in ten is held out for validation: neighbours in a file are often alike.
-_RUNS = 200
+# Examples in a row that are held out together, one run of ten: neighbours in a file are often alike.
+_RUN = 32
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
 
 
 def without_validation(dataset: data.Dataset) -> data.Dataset:
     """The data set with a tenth of its training examples, whole runs of them, in place of the test examples."""
-    runs = np.array_split(np.arange(len(dataset.train)), _RUNS)
-    held_out = set(np.random.default_rng(0).permutation(_RUNS)[: _RUNS // 10].tolist())
+    runs = np.array_split(np.arange(len(dataset.train)), max(2, len(dataset.train) // _RUN))
+    held_out = set(np.random.default_rng(0).permutation(len(runs))[: max(1, len(runs) // 10)].tolist())
     parts = [
         np.concatenate([run for number, run in enumerate(runs) if (number in held_out) == wanted])
         for wanted in (False, True)
