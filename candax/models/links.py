@@ -19,8 +19,8 @@ class NearEntities(nnx.Module):
     """Class vectors that turn an inner product into a squared distance: ``(2 w, -|w|^2)`` for an entity's vector w.
 
     With the embedding ``(e, 1)`` the logit is ``2 e.w - |w|^2 = |e|^2 - |e - w|^2``: all classes are ranked by their
-    distance to e, and ``|e|^2``, the same for all, changes no softmax. Give it to a head as ``vectors=`` and that head to
-    ``LinkEncoder``.
+    distance to e, and ``|e|^2``, the same for all, changes no softmax. Give it to a head as ``vectors=`` and that head
+    to ``LinkEncoder``.
 
     Args:
         num_entities: rows.
