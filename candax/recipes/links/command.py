@@ -130,7 +130,7 @@ class _Problem:
     def measure(self, asked: np.ndarray, model: models.Classifier) -> dict[str, float]:
         """Figures of a model."""
         of_model = functools.partial(
-            metrics.link_ranks, functools.partial(embed, model), model.head.classes(), known=self.known
+            metrics.link_ranks, functools.partial(embed, model), model.head.whole(), known=self.known
         )
         return self.figures(of_model, asked)
 
