@@ -283,7 +283,8 @@ def _with_ids(name: str, parts: dict[str, list[Triple]]) -> Graph:
         rows = [(entity_ids[h], relation_ids[r], entity_ids[t]) for h, r, t in dict.fromkeys(parts[which])]
         return np.array(rows, np.int32).reshape(-1, 3)
 
-    return Graph(name, tuple(entities), tuple(relations), *(ids(which) for which in _SPLITS))
+    train, valid, test = map(ids, _SPLITS)
+    return Graph(name, tuple(entities), tuple(relations), train, valid, test)
 
 
 def _fraction(text: str) -> float:

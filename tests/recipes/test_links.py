@@ -272,3 +272,11 @@ def test_what_reading_passes_over_is_counted(tmp_path):
     )
     assert graph.counts[graph.entity_names.index("x")] == 0
     assert len(cx.data.graph(tmp_path, unknown="drop").test) == 1
+
+
+def test_settings_that_are_given_stay_as_they_are():
+    given = LinksSettings(learning_rate=0.2)
+    assert METHODS["transe"].of(given).learning_rate == 0.2
+    assert METHODS["transe"].of(given).regularisation == 0
+    assert METHODS["full_softmax"].of(LinksSettings(loss="nce")).loss is None
+    assert METHODS["complex"].of(given) == given

@@ -12,7 +12,8 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -31,13 +32,37 @@ from candax.training import embed
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
 _STDLIB = "python-stdlib"
 _DROPPED = "dropped "
-# What a method changes in the settings.
-METHODS: dict[MethodName, dict[str, Any]] = {
-    "complex": {},
-    "distmult": {"product": "elementwise"},
-    "transe": {"product": "sum", "distance": True, "scale": 0.1, "regularisation": 0.0},
-    "rotate": {"product": "rotation", "distance": True, "scale": 0.1, "regularisation": 0.0},
-    "full_softmax": {"loss": None},
+
+
+class LinkMethod(NamedTuple):
+    """A way to train.
+
+    Attributes:
+        product: how a relation changes an entity.
+        distance: whether entities are compared by squared distance instead of inner product.
+        full: whether all entities are candidates.
+        defaults: of settings, where they differ from the recipe's.
+    """
+
+    product: Product = "complex"
+    distance: bool = False
+    full: bool = False
+    defaults: Mapping[str, Any] = MappingProxyType({})
+
+    def of(self, settings: "LinksSettings") -> "LinksSettings":
+        """The settings to train with: those that were given stay."""
+        usual = {field.name: field.default for field in dataclasses.fields(settings)}
+        unset = {name: value for name, value in self.defaults.items() if getattr(settings, name) == usual[name]}
+        return dataclasses.replace(settings, **unset, **({"loss": None} if self.full else {}))
+
+
+_DISTANCE = {"scale": 0.1, "regularisation": 0.0, "dropout": 0.0, "learning_rate": 0.1}
+METHODS: dict[MethodName, LinkMethod] = {
+    "complex": LinkMethod(),
+    "distmult": LinkMethod("elementwise"),
+    "transe": LinkMethod("sum", distance=True, defaults=_DISTANCE),
+    "rotate": LinkMethod("rotation", distance=True, defaults=_DISTANCE),
+    "full_softmax": LinkMethod(full=True),
 }
 
 
@@ -54,11 +79,7 @@ class LinksSettings(common.Settings):
     split: Literal["validation", "test"] = "test"
     """What is asked; settings are chosen on validation."""
     methods: tuple[MethodName, ...] = ("complex",)
-    """What is trained: the recipe, with another product or distance, or with all entities as candidates."""
-    product: Product = "complex"
-    """How a relation changes an entity."""
-    distance: bool = False
-    """Whether entities are compared by squared distance instead of inner product."""
+    """What is trained: ComplEx, DistMult, TransE or RotatE, or ComplEx with all entities as candidates."""
     sampler: SamplerName = "uniform"
     """Of candidates; uniform ones are distinct."""
     loss: LossName | None = "css"
@@ -67,7 +88,7 @@ class LinksSettings(common.Settings):
     """Candidates that a batch shares."""
     labels_too: bool = True
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
-    smoothing: common.NotNegative = 0.0
+    smoothing: common.NotNegative = 0.2
     """The part of the target that the candidates share."""
     regulariser: training.Regulariser = "n3"
     """Of the rows of each triple: the sum of cubes or of squares."""
@@ -75,7 +96,7 @@ class LinksSettings(common.Settings):
     """The weight of the regulariser."""
     dropout: common.NotNegative = 0.2
     """Of the coordinates of questions."""
-    dim: common.Count = 256
+    dim: common.Count = 512
     """Coordinates of entities; of complex ones each has two."""
     scale: common.Positive = 1e-3
     """The standard deviation of initial values."""
@@ -152,7 +173,7 @@ def links(settings: LinksSettings) -> list[common.Row]:
         for name, scorer in (("most frequent answer", MostFrequentAnswer), ("other relations", OtherRelations))
     ]
     for name in settings.methods:
-        chosen = dataclasses.replace(settings, **METHODS[name])
+        chosen = METHODS[name].of(settings)
         methods += [
             common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, problem, name, seed))
             for seed in range(settings.seed, settings.seed + settings.seeds)
@@ -200,7 +221,9 @@ def _scored(scorer: Any, problem: _Problem, folder: Path | None) -> dict[str, fl
     return problem.figures(functools.partial(metrics.scored_ranks, scorer, known=problem.known), problem.asked)
 
 
-def _trained(settings: LinksSettings, problem: _Problem, name: str, seed: int, folder: Path | None) -> dict[str, Any]:
+def _trained(
+    settings: LinksSettings, problem: _Problem, name: MethodName, seed: int, folder: Path | None
+) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
     del folder
     graph, asked = problem.graph, problem.asked
@@ -208,7 +231,7 @@ def _trained(settings: LinksSettings, problem: _Problem, name: str, seed: int, f
     batches = data.QuestionBatches(graph, min(settings.batch_size, 2 * len(graph.train)), seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
     trained = common.Training(
-        functools.partial(_make, settings, graph, num_steps, seed),
+        functools.partial(_make, settings, METHODS[name], graph, num_steps, seed),
         batches,
         num_steps,
         measure=functools.partial(problem.measure, asked),
@@ -226,13 +249,19 @@ def _trained(settings: LinksSettings, problem: _Problem, name: str, seed: int, f
 
 
 def _make(
-    settings: LinksSettings, graph: data.Graph, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
+    settings: LinksSettings,
+    method: LinkMethod,
+    graph: data.Graph,
+    num_steps: int,
+    seed: int,
+    sampler: Sampler | None,
+    loss: Any,
 ) -> tuple[models.Classifier, cx.Optimizer]:
     model = training.link_model(
         graph,
         settings.dim,
-        product=settings.product,
-        distance=settings.distance,
+        product=method.product,
+        distance=method.distance,
         scale=settings.scale,
         dropout=settings.dropout,
         sampler=sampler,
