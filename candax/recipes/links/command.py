@@ -53,7 +53,8 @@ class LinkMethod(NamedTuple):
         """The settings to train with: those that were given stay."""
         usual = {field.name: field.default for field in dataclasses.fields(settings)}
         unset = {name: value for name, value in self.defaults.items() if getattr(settings, name) == usual[name]}
-        return dataclasses.replace(settings, **unset, **({"loss": None} if self.full else {}))
+        found = dataclasses.replace(settings, **unset)
+        return dataclasses.replace(found, loss=None) if self.full else found
 
 
 _DISTANCE = {"scale": 0.1, "regularisation": 0.0, "dropout": 0.0, "learning_rate": 0.1}
@@ -179,9 +180,8 @@ def links(settings: LinksSettings) -> list[common.Row]:
             for seed in range(settings.seed, settings.seed + settings.seeds)
         ]
     title = (
-        f"{graph.name}: links between {graph.num_entities:,} entities, {graph.num_relations} relations, "
-        f"{len(graph.train):,} training triples, {len(asked):,} questions of {settings.split}; "
-        f"{unseen:,} triples with what training has not"
+        f"{graph.name}: {graph.num_entities:,} entities, {graph.num_relations} relations, {len(graph.train):,} training "
+        f"triples\n{len(asked):,} questions of {settings.split}; {unseen:,} triples of entities that training has not"
     )
     study = common.Study(
         title,
