@@ -60,7 +60,7 @@ class LinkMethod(NamedTuple):
 _DISTANCE = {"scale": 0.1, "regularisation": 0.0, "dropout": 0.0, "learning_rate": 0.1}
 METHODS: dict[MethodName, LinkMethod] = {
     "complex": LinkMethod(),
-    "distmult": LinkMethod("elementwise"),
+    "distmult": LinkMethod("elementwise", defaults={"regularisation": 0.05}),
     "transe": LinkMethod("sum", distance=True, defaults=_DISTANCE),
     "rotate": LinkMethod("rotation", distance=True, defaults=_DISTANCE),
     "full_softmax": LinkMethod(full=True),
