@@ -180,8 +180,9 @@ def links(settings: LinksSettings) -> list[common.Row]:
             for seed in range(settings.seed, settings.seed + settings.seeds)
         ]
     title = (
-        f"{graph.name}: {graph.num_entities:,} entities, {graph.num_relations} relations, {len(graph.train):,} training "
-        f"triples\n{len(asked):,} questions of {settings.split}; {unseen:,} triples of entities that training has not"
+        f"{graph.name}: {graph.num_entities:,} entities, {graph.num_relations} relations, "
+        f"{len(graph.train):,} training triples\n"
+        f"{len(asked):,} questions of {settings.split}; {unseen:,} triples of entities that training has not"
     )
     study = common.Study(
         title,
