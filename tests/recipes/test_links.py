@@ -279,4 +279,5 @@ def test_settings_that_are_given_stay_as_they_are():
     assert METHODS["transe"].of(given).learning_rate == 0.2
     assert METHODS["transe"].of(given).regularisation == 0
     assert METHODS["full_softmax"].of(LinksSettings(loss="nce")).loss is None
-    assert METHODS["complex"].of(given) == given
+    on_a_file = LinksSettings(dataset="shop.tsv")
+    assert METHODS["complex"].of(on_a_file) == on_a_file

@@ -4,7 +4,14 @@
     candax links --dataset FOLDER --seeds 3               (train, valid and test: head, relation, tail, parted by tabs)
     candax links --dataset FOLDER --methods complex distmult transe rotate
 
-FIGURES
+Expected on WN18RR (40,943 entities, 86,835 training triples) by the second command, filtered, both directions, unseen
+entities kept, MRR / hits@10 of the test part: most frequent answers of the relation .026 / .044, what other relations
+of the two entities say .371 / .392, ComplEx .479 / .561 (mean of three seeds) after 6 to 8 minutes per seed on 2 busy
+cores, with 1 GB. MOREDOC Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530,
+TransE .228 / .520.
+
+Expected on the standard library (26,909 entities, 79,590 training triples) with ``--dim 128 --epochs 4`` on validation,
+in half a minute: MRR .112, hits@10 .199; most frequent answers .048 / .091.
 """
 
 import dataclasses
@@ -32,6 +39,8 @@ from candax.training import embed
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
 _STDLIB = "python-stdlib"
 _DROPPED = "dropped "
+# N3 is chosen for each graph in published work, too.
+_OF_STDLIB = {"regularisation": 0.01}
 
 
 class LinkMethod(NamedTuple):
@@ -51,9 +60,9 @@ class LinkMethod(NamedTuple):
 
     def of(self, settings: "LinksSettings") -> "LinksSettings":
         """The settings to train with: those that were given stay."""
-        usual = {field.name: field.default for field in dataclasses.fields(settings)}
-        unset = {name: value for name, value in self.defaults.items() if getattr(settings, name) == usual[name]}
-        found = dataclasses.replace(settings, **unset)
+        found = _unless_given(settings, self.defaults)
+        if settings.dataset == _STDLIB:
+            found = _unless_given(found, _OF_STDLIB)
         return dataclasses.replace(found, loss=None) if self.full else found
 
 
@@ -94,7 +103,7 @@ class LinksSettings(common.Settings):
     regulariser: training.Regulariser = "n3"
     """Of the rows of each triple: the sum of cubes or of squares."""
     regularisation: common.NotNegative = 0.1
-    """The weight of the regulariser."""
+    """The weight of the regulariser, which every graph wants its own of: 0.01 for python-stdlib unless given."""
     dropout: common.NotNegative = 0.2
     """Of the coordinates of questions."""
     dim: common.Count = 512
@@ -124,6 +133,12 @@ class LinksSettings(common.Settings):
         self.expect(self.batch_size % 2 == 0, "an even number, two questions for each triple,", "batch_size")
         for name in ("dropout", "smoothing"):
             self.expect(getattr(self, name) < 1, f"a {name} below 1", name)
+
+
+def _unless_given(settings: LinksSettings, changes: Mapping[str, Any]) -> LinksSettings:
+    usual = {field.name: field.default for field in dataclasses.fields(settings)}
+    unset = {name: value for name, value in changes.items() if getattr(settings, name) == usual[name]}
+    return dataclasses.replace(settings, **unset)
 
 
 @dataclasses.dataclass(frozen=True)
