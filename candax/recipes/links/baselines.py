@@ -16,9 +16,9 @@ class MostFrequentAnswer:
     Example:
         >>> from candax.data import Triple, graph_of
         >>> graph = graph_of("tiny", [Triple("cat", "is", "animal"), Triple("dog", "is", "animal")], test_share=0.0)
-        >>> kind = np.array([0])
+        >>> kind = np.zeros(1, np.int32)
         >>> scores = MostFrequentAnswer(graph)(QuestionBatch(kind, kind, kind[:, None]))
-        >>> scores[0, graph.entity_names.index("animal")]
+        >>> float(scores[0, graph.entity_names.index("animal")])
         2.0
     """
 
@@ -47,9 +47,9 @@ class OtherRelations:
         >>> from candax.data import Triple, graph_of
         >>> pairs = [("hot", "cold"), ("cold", "hot"), ("big", "small")]
         >>> graph = graph_of("tiny", [Triple(a, "opposite", b) for a, b in pairs], valid_share=0.0, test_share=0.0)
-        >>> small, kind = np.array([graph.entity_names.index("small")]), np.array([0])
+        >>> small, kind = np.array([graph.entity_names.index("small")], np.int32), np.zeros(1, np.int32)
         >>> scores = OtherRelations(graph)(QuestionBatch(small, kind, kind[:, None]))
-        >>> graph.entity_names[scores[0].argmax()], round(scores[0].max(), 2)
+        >>> graph.entity_names[scores[0].argmax()], round(float(scores[0].max()), 2)
         ('big', 0.67)
     """
 
