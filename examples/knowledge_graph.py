@@ -1,6 +1,7 @@
 """Which entity completes a triple: DistMult with a penalty on the rows that a step looks up, in a loss of one's own.
 
-Measured: FIGURES: python examples/knowledge_graph.py
+Measured: 26,909 entities, the loss falls from 10.2 to 9.0 and the filtered MRR of held-out triples is .056 after 620
+steps (four passes); 50 s on 2 busy cores: python examples/knowledge_graph.py
 """
 
 from functools import partial
@@ -45,7 +46,7 @@ def train_step(model, optimizer, batch, weight):
     return loss
 
 
-def main(library: str | None = None, steps: int = 2000, dim: int = 64, sampled: int = 512, weight: float = 0.05):
+def main(library: str | None = None, steps: int = 620, dim: int = 64, sampled: int = 512, weight: float = 0.05):
     """Learns what imports, defines and calls what in Python's standard library, or in another folder of modules."""
     graph = cx.data.python_graph(library, min_count=1 if library else 2)
     model = DistMult(graph, dim, sampled, nnx.Rngs(0))
