@@ -34,6 +34,12 @@ COMMANDS: Commands = {
         "sequences",
         "Which item comes next: a transformer over users' items in order, beside what needs no training.",
     ),
+    "links": (
+        "candax.recipes.links.command",
+        "LinksSettings",
+        "links",
+        "Which entity completes a triple: ComplEx and others, beside what needs no training.",
+    ),
     "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
     "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
     "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),
@@ -65,7 +71,6 @@ EXPERIMENTS: Commands = {
     "lns-figure5": ("candax.experiments.lns_figure5", "Figure5", "figure5", "Data with flattened label frequencies."),
     "lns-staleness": ("candax.experiments.lns_staleness", "LNSStaleness", "lns_staleness", "How fast indices age."),
     "retrieval": ("candax.recipes.retrieval.command", "Retrieval", "retrieval", "Two towers: which item is next."),
-    "links": ("candax.recipes.links.command", "Links", "links", "Link prediction in a graph."),
     "word2vec-questions": (
         "candax.experiments.word2vec_questions",
         "Word2VecQuestions",

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     "language_model_jax": [
         {"texts": TEXT, "steps": 60, "sampled": 64, "dim": 16, "rows": rows} for rows in (False, True)
     ],
+    "knowledge_graph": [{"library": str(Path(json.__file__).parent), "steps": 60, "sampled": 32, "dim": 8}],
     "loader_and_fit": [{"texts": TEXT, "steps": 120, "sampled": 64, "dim": 16, "batch_size": 8, "rate": 2e-2}],
     "many_devices": [{"texts": TEXT, "steps": 200, "sampled": 64, "dim": 16, "data": 1}],
     "two_towers": [{"CATEGORIES": 20, "items": 2000, "steps": 40, "sampled": 64, "dim": 8}],

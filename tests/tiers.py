@@ -72,6 +72,11 @@ CI_ONLY: dict[str, set[str]] = {
     "models/test_projection.py": ALL,
     "models/test_scoring.py": {"test_hits_are_those_of_brute_force"},
     "models/test_windows.py": ALL,
+    "recipes/test_links.py": {
+        "test_a_training_beats_what_needs_none_and_writes_its_results",
+        "test_any_sampler_and_loss_go",
+        "test_every_method_trains",
+    },
     "recipes/test_sequences.py": {"test_a_training_beats_what_needs_none_and_writes_its_results"},
     "recipes/test_common.py": {
         "test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds",

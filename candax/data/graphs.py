@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int32, Int64
 
 from candax.data.tab_separated import find_file, name_of, read_rows
 
-Unknown: TypeAlias = Literal["error", "drop"]
+Unknown: TypeAlias = Literal["keep", "drop", "error"]
 _COLUMNS = "head, relation, tail"
 _SPLITS = ("train", "valid", "test")
 
@@ -37,6 +37,7 @@ class Graph:
         train: triples (head, relation, tail) to learn from.
         valid: to tune on; may be empty.
         test: to measure on.
+        notes: what reading passed over, counted or left out, in sentences for the user.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Graph:
     train: Int32[np.ndarray, "N 3"]
     valid: Int32[np.ndarray, "V 3"]
     test: Int32[np.ndarray, "M 3"]
+    notes: tuple[str, ...] = ()
 
     @property
     def num_entities(self) -> int:
@@ -134,7 +136,8 @@ def graph(
         valid_share: of one file, the share to tune on.
         test_share: of one file, the share to measure on.
         unknown: entities and relations of ``valid.tsv`` and ``test.tsv`` that ``train.tsv`` does not have, of which
-            nothing can be learned: an error, or "drop": leave such triples out.
+            nothing can be learned: an error; "keep": they have ids and are scored by untrained rows, as in most
+            published tables; "drop": leave such triples out.
         name: None: that of the file or folder.
 
     Returns:
@@ -158,31 +161,62 @@ def graph(
     name = name or name_of(path)
     files = {stem: find_file(path, stem) for stem in (*_SPLITS, "triples")} if path.is_dir() else {"triples": path}
     whole, train_file, test_file = files["triples"], files.get("train"), files.get("test")
+    notes: list[str] = []
     if whole is not None and train_file is None:
-        triples = (Triple(*fields) for _, fields in read_rows(whole, (3,), _COLUMNS))
-        return graph_of(name, triples, valid_share=valid_share, test_share=test_share)
+        triples = [triple for _, triple in _read(whole, notes)]
+        found = graph_of(name, triples, valid_share=valid_share, test_share=test_share)
+        return dataclasses.replace(found, notes=tuple(notes))
     if train_file is None or test_file is None:
         raise ValueError(f"expected train.tsv and test.tsv, or triples.tsv, in {path}; a file is missing.")
-    parts = {"train": [Triple(*fields) for _, fields in read_rows(train_file, (3,), _COLUMNS)]}
-    entities = {end for triple in parts["train"] for end in (triple.head, triple.tail)}
-    relations = {triple.relation for triple in parts["train"]}
+    parts = {"train": [triple for _, triple in _read(train_file, notes)]}
+    training = set(parts["train"])
+    entities = {end for triple in training for end in (triple.head, triple.tail)}
+    relations = {triple.relation for triple in training}
     for stem in ("valid", "test"):
         source = files[stem]
         parts[stem] = []
-        for number, fields in () if source is None else read_rows(source, (3,), _COLUMNS):
-            triple = Triple(*fields)
+        strange = 0
+        for number, triple in () if source is None else _read(source, notes):
             missing = [end for end in (triple.head, triple.tail) if end not in entities]
             missing += [triple.relation] if triple.relation not in relations else []
-            if not missing:
-                parts[stem].append(triple)
-            elif unknown == "error":
+            if missing and unknown == "error":
                 raise ValueError(
                     f"{source}:{number}: {missing[0]!r} is not in {train_file.name}, so nothing can be learned of it. "
-                    "Leave such triples out, or say unknown='drop'."
+                    'Say "keep" to rank it by what it starts with, or "drop" to leave such triples out.'
                 )
-        if source is not None and not parts[stem]:
-            raise ValueError(f"{source}: expected triples of known entities and relations, found none.")
-    return _with_ids(name, parts)
+            strange += bool(missing)
+            if not missing or unknown == "keep":
+                parts[stem].append(triple)
+        if source is not None:
+            _note(
+                notes,
+                source,
+                strange,
+                f"with an entity or relation that {train_file.name} has not, "
+                + ("kept and ranked by untrained rows" if unknown == "keep" else "left out"),
+            )
+            _note(notes, source, sum(triple in training for triple in set(parts[stem])), f"of {train_file.name} too")
+    return dataclasses.replace(_with_ids(name, parts), notes=tuple(notes))
+
+
+def _read(path: Path, notes: list[str]) -> Iterator[tuple[int, Triple]]:
+    """The triples of a file, each once, with the numbers of their lines."""
+    seen: set[Triple] = set()
+    rows = last = 0
+    for number, fields in read_rows(path, (3,), _COLUMNS):
+        triple = Triple(*fields)
+        rows, last = rows + 1, number
+        if triple not in seen:
+            seen.add(triple)
+            yield number, triple
+    _note(notes, path, rows - len(seen), "that stand there before, counted once")
+    if last > rows:
+        notes.append(f"{path.name}: {last - rows} empty lines passed over")
+
+
+def _note(notes: list[str], path: Path, number: int, what: str) -> None:
+    if number:
+        notes.append(f"{path.name}: {number} triples {what}")
 
 
 def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05, test_share: float = 0.05) -> Graph:
@@ -249,7 +283,8 @@ def _with_ids(name: str, parts: dict[str, list[Triple]]) -> Graph:
         rows = [(entity_ids[h], relation_ids[r], entity_ids[t]) for h, r, t in dict.fromkeys(parts[which])]
         return np.array(rows, np.int32).reshape(-1, 3)
 
-    return Graph(name, tuple(entities), tuple(relations), *(ids(which) for which in _SPLITS))
+    train, valid, test = map(ids, _SPLITS)
+    return Graph(name, tuple(entities), tuple(relations), train, valid, test)
 
 
 def _fraction(text: str) -> float:

@@ -236,8 +236,8 @@ def _graph_to_arrays(graph: Graph) -> dict[str, np.ndarray]:
 
 def _graph_from_arrays(arrays: Mapping[str, np.ndarray]) -> Graph:
     text = json.loads(arrays["text"].tobytes())
-    parts = (arrays[part] for part in _GRAPH_PARTS)
-    return Graph(text["name"], tuple(text["entities"]), tuple(text["relations"]), *parts)
+    train, valid, test = (arrays[part] for part in _GRAPH_PARTS)
+    return Graph(text["name"], tuple(text["entities"]), tuple(text["relations"]), train, valid, test)
 
 
 _GRAPH_FORM: Form[Graph] = Form(_graph_to_arrays, _graph_from_arrays)

@@ -29,15 +29,16 @@ class QuestionBatch(NamedTuple):
 class QuestionBatches(EpochBatches[QuestionBatch]):
     """The training batches of all epochs, ``batches[epoch, index]``: every triple is asked in both directions.
 
-    An epoch visits the questions in an order of its own and leaves out the last ones that fill no batch.
+    Both questions of a triple stand in the same batch, so that its labels are the heads and the tails of its triples.
+    An epoch visits the triples in an order of its own and leaves out the last ones that fill no batch.
 
     Args:
         graph: whose training part is asked.
-        batch_size: B.
+        batch_size: B, an even number: questions about B / 2 triples.
         seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
 
     Raises:
-        ValueError: if there are fewer questions than one batch takes, or a number is out of range.
+        ValueError: if there are fewer questions than one batch takes, or a number is odd or out of range.
 
     Example:
         >>> from candax.data.graphs import Triple, graph_of
@@ -47,19 +48,22 @@ class QuestionBatches(EpochBatches[QuestionBatch]):
     """
 
     def __init__(self, graph: Graph, batch_size: int, seed: int) -> None:
+        if batch_size % 2:
+            raise ValueError(f"expected an even batch_size, as a triple is asked in both directions; got {batch_size}.")
         self._questions = questions_of(graph.train, graph.num_relations)
-        super().__init__(len(self._questions), batch_size, seed, "questions")
+        super().__init__(len(graph.train), batch_size // 2, seed, "triples (half the questions)")
         self.graph = graph
 
     def batch(self, epoch: int, index: int) -> QuestionBatch:
         """The batch at a position that exists."""
-        return _batch(self._questions[self.rows(epoch, index)])
+        triples = self.rows(epoch, index)
+        return _batch(self._questions[np.concatenate([triples, triples + self.num_items])])
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values: equal identities give equal batches."""
         digest = hashlib.blake2b(np.ascontiguousarray(self._questions).data, digest_size=16).hexdigest()
-        sizes = {"num_questions": len(self._questions), "num_entities": self.graph.num_entities}
+        sizes: dict[str, Any] = {"num_questions": len(self._questions), "num_entities": self.graph.num_entities}
         return self.described(**sizes, questions_digest=digest)
 
 

@@ -110,8 +110,8 @@ class OutputLayer(nnx.Module):
     def _classes(self, vectors: Any, biases: Any) -> Classes:
         return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
 
-    def _whole(self) -> Classes:
-        """The output layer with every class vector, computed where it is."""
+    def whole(self) -> Classes:
+        """As ``classes``, with every class vector, also where they are computed: computed anew, in blocks."""
         if isinstance(self.vectors, ComputedVectors):
             return self._classes(self.vectors.all(), _array(self.biases))
         return self.classes()
@@ -162,7 +162,7 @@ class OutputLayer(nnx.Module):
                 )
             exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
         flat = h.reshape(-1, h.shape[-1])
-        scores, ids, _ = self._evaluate(flat, self._whole(), k, block_size, exclude)
+        scores, ids, _ = self._evaluate(flat, self.whole(), k, block_size, exclude)
         return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
 
     def log_prob(
@@ -184,7 +184,7 @@ class OutputLayer(nnx.Module):
         Returns:
             float32 of the labels' shape.
         """
-        h, classes = self._checked(h), self._whole()
+        h, classes = self._checked(h), self.whole()
         labels = jnp.asarray(labels)
         flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
         embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape).astype(jnp.int32)
@@ -205,7 +205,7 @@ class OutputLayer(nnx.Module):
         """Classes ``[...]`` drawn from the softmax over all of them, for decoding; works in ``lax.scan``."""
         h = self._checked(h)
         flat = h.reshape(-1, h.shape[-1])
-        drawn = streaming_sample(key, flat, self._whole(), block_size=block_size, transform=self.transform)
+        drawn = streaming_sample(key, flat, self.whole(), block_size=block_size, transform=self.transform)
         return drawn.reshape(h.shape[:-1])
 
     def _evaluate(self, embeddings: Array, classes: Classes, k: int, block_size: int, exclude: Any = None) -> Any:

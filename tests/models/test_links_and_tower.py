@@ -98,4 +98,4 @@ def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
         cx.data.KnownAnswers(graph),
         1,
     )
-    assert metrics["hits_at_1"] > 0.95
+    assert metrics["hits@1"] > 0.95

@@ -1,4 +1,4 @@
-"""Retrieval and link prediction from the command line, on files made here."""
+"""Retrieval from the command line, on files made here."""
 
 import json
 
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from candax.recipes.common import contest
-from candax.recipes.links.command import Links
 from candax.recipes.retrieval.command import Retrieval
 from tests.commands import fails, run
 
@@ -22,17 +21,6 @@ def walks(tmp_path):
     lines = [f"u{user}\ti{(start + step) % 30}\n" for user, start in enumerate(starts) for step in range(5)]
     (tmp_path / "walks.tsv").write_text("".join(lines))
     return tmp_path / "walks.tsv"
-
-
-@pytest.fixture
-def ring(tmp_path):
-    """What follows what on a ring of 60, said in two ways; for testing, in one way only."""
-    lines = [f"e{i}\t{how}\te{(i + 1) % 60}\n" for i in range(60) for how in ("next", "after")]
-    folder = tmp_path / "ring"
-    folder.mkdir()
-    (folder / "train.tsv").write_text("".join(line for i, line in enumerate(lines) if i % 14))
-    (folder / "test.tsv").write_text("".join(line for i, line in enumerate(lines) if not i % 14))
-    return folder
 
 
 def results(out, picture):
@@ -56,43 +44,29 @@ def test_retrieval_learns_what_comes_next(walks, tmp_path, capsys):
     assert "IVF-BQ" in printed
 
 
-def test_links_are_learned_from_another_relation(ring, tmp_path, capsys):
-    run("experiment", "links", "--dataset", ring, "--epochs", 30, *SMALL, "--out", tmp_path / "out")
-    # By chance the mean reciprocal rank would be .08.
-    assert all(row["mrr"] > 0.5 for row in results(tmp_path / "out", "links.png"))
-    printed = capsys.readouterr().out
-    assert "60 entities" in printed
-    assert "H@10" in printed
-
-
-def test_quick_ones_run_with_all_methods(walks, ring, tmp_path):
-    for name, data, picture in (("retrieval", walks, "retrieval.png"), ("links", ring, "links.png")):
-        run("experiment", name, "--dataset", data, "--quick", "--out", tmp_path / name)
-        assert (tmp_path / name / picture).exists()
+def test_a_quick_one_runs_with_all_methods(walks, tmp_path):
+    run("experiment", "retrieval", "--dataset", walks, "--quick", "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "retrieval.png").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", contest.METHODS)
-def test_every_method_trains(ring, tmp_path, method):
+def test_every_method_trains(walks, tmp_path, method):
     small = ("--methods", method, *SMALL[3:], "--epochs", 1, "--out", tmp_path / "out")
-    run("experiment", "links", "--dataset", ring, *small)
+    run("experiment", "retrieval", "--dataset", walks, *small)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["table"][0]["speedup"] is None
 
 
-def test_wrong_data_and_settings_end_in_one_line(walks, ring, tmp_path, capsys):
+def test_wrong_data_and_settings_end_in_one_line(walks, tmp_path, capsys):
     here = ("--out", tmp_path / "out")
-    (ring / "test.tsv").write_text("e1\tnext\tnobody\n")
-    assert "test.tsv:1: 'nobody' is not in train.tsv" in fails(capsys, "experiment", "links", "--dataset", ring, *here)
     walks.write_text("only one column\n")
     assert "walks.tsv:1: expected 2 or 3 columns" in fails(capsys, "experiment", "retrieval", "--dataset", walks, *here)
     assert "nowhere" in fails(capsys, "experiment", "retrieval", "--dataset", tmp_path / "nowhere", *here)
-    assert "--dim of 1 or more, got 0" in fails(capsys, "experiment", "links", "--dim", 0, *here)
+    assert "--dim of 1 or more, got 0" in fails(capsys, "experiment", "retrieval", "--dim", 0, *here)
     assert "--epochs above 0" in fails(capsys, "experiment", "retrieval", "--epochs", 0, *here)
-    assert "--weight-decay of 0 or more" in fails(capsys, "experiment", "links", "--weight-decay", -1, *here)
     assert "--split last for python-stdlib" in fails(capsys, "experiment", "retrieval", "--split", "time", *here)
 
 
 def test_names_on_the_command_line_are_those_of_the_methods():
     assert {"full_softmax", *contest.METHODS} == set(contest.MethodName.__args__)
-    Links().ready()
     Retrieval().ready()

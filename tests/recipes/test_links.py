@@ -1,13 +1,20 @@
-"""Filtered ranks, streamed over blocks, are those of a loop over all entities."""
+"""Link prediction: ranks as by hand, what needs no training, and a training that beats it."""
+
+import json
 
 import jax
 import jax.numpy as jnp
+import matplotlib.image
 import numpy as np
 import pytest
 from flax import nnx
 
 import candax as cx
+from candax.models.links import NearEntities
 from candax.ranks import streaming_ranks
+from candax.recipes.links import baselines, metrics, training
+from candax.recipes.links.command import METHODS, LinksSettings
+from tests.commands import fails, run
 
 NUM, DIM, BATCH = 300, 6, 7
 
@@ -107,6 +114,170 @@ def test_link_metrics_equal_brute_force(product):
     assert metrics["mrr_heads"] == pytest.approx(np.mean(reciprocal["heads"]), rel=1e-6)
     assert metrics["mrr"] == pytest.approx(np.mean(every), rel=1e-6)
     for k in (1, 3, 10):
-        assert metrics[f"hits_at_{k}"] == pytest.approx(np.mean(1 / every <= k))
+        assert metrics[f"hits@{k}"] == pytest.approx(np.mean(1 / every <= k))
     with pytest.raises(ValueError, match="at least one question"):
         cx.recipes.links.evaluate_links(model, head_layer.classes(), [], cx.data.KnownAnswers(graph), kinds)
+
+
+@pytest.mark.parametrize("product", ["sum", "rotation"])
+def test_inner_products_of_near_entities_are_squared_distances(product):
+    near = NearEntities(9, 4, scale=1.0, rngs=nnx.Rngs(0))
+    head = cx.Head(9, vectors=near, biases=False, rngs=nnx.Rngs(1))
+    encoder = cx.models.LinkEncoder(head, 2, product=product, rngs=nnx.Rngs(2))
+    batch = cx.data.QuestionBatch(np.array([3, 5]), np.array([0, 1]), np.array([[1], [2]]))
+    rows, of_relations = np.asarray(near.entities[...]), np.asarray(encoder.relations[...])
+    if product == "sum":
+        question = rows[[3, 5]] + of_relations[[0, 1]]
+    else:
+        numbers = (rows[:, :2] + 1j * rows[:, 2:])[[3, 5]] * np.exp(1j * of_relations[[0, 1]])
+        question = np.concatenate([numbers.real, numbers.imag], axis=1)
+    distances = np.sum((question[:, None] - rows[None]) ** 2, axis=2)
+    logits = np.asarray(head(encoder(batch)))
+    np.testing.assert_allclose(np.sum(question**2, axis=1)[:, None] - logits, distances, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("regulariser", "power"), [("n3", 3), ("l2", 2)])
+def test_regularisers_are_of_the_triples_rows_alone(regulariser, power):
+    graph = random_graph()
+    sampler = cx.samplers.uniform(8)
+    model = training.link_model(
+        graph, 4, product="complex", distance=False, scale=1.0, dropout=0.0, sampler=sampler, loss=cx.losses.css, seed=0
+    )
+    batch = cx.data.QuestionBatches(graph, 4, 0)[0, 0]
+    tables = (np.asarray(table[...]) for table in (model.head.vectors, model.encoder.relations))
+    entities, relations = (table[:, :2] + 1j * table[:, 2:] for table in tables)
+    rows = [entities[batch.entities], entities[batch.labels[:, 0]], relations[batch.relations]]
+    penalty = sum(np.sum(np.abs(row) ** power) for row in rows) / 4
+    model.eval()  # the same candidates at each call
+    plain, both = (training.regularised(regulariser, weight)(model, batch) for weight in (0.0, 0.5))
+    assert both - plain == pytest.approx(0.5 * penalty, rel=1e-4)
+    model.train()
+    _, grads = cx.value_and_grad(training.regularised(regulariser, 1e3))(model, batch)
+    drawn = np.asarray(grads.rows["encoder.entities"].ids)
+    assert set(batch.labels[:, 0]) <= set(drawn.tolist())
+    assert len(drawn) == 3 * 4 + 8  # nothing as large as the table
+
+
+def test_adagrad_moves_rows_whose_gradients_are_tiny():
+    tx = training.row_adagrad(0.5, 10)
+    weight = jnp.zeros(3)
+    updates, _ = tx.update(jnp.array([1e-9, -1e-7, 0.0]), tx.init(weight), weight)
+    np.testing.assert_allclose(updates, [-0.5, 0.5, 0.0], rtol=0.01)
+
+
+def test_what_needs_no_training_by_hand():
+    triples = [("a", "r", "b"), ("b", "r", "a"), ("c", "r", "d"), ("a", "s", "b"), ("c", "s", "d"), ("e", "s", "d")]
+    graph = cx.data.graph_of("tiny", [cx.data.Triple(*t) for t in triples], valid_share=0.0, test_share=0.0)
+    ids = {name: number for number, name in enumerate(graph.entity_names)}
+    r, s = (graph.relation_names.index(name) for name in "rs")
+    asked = np.array([[ids["e"], r, ids["d"]], [ids["d"], r, ids["c"]], [ids["d"], s + 2, ids["c"]]], np.int32)
+    (batch,) = cx.data.questions_in_order(asked, 4)
+    frequent = baselines.MostFrequentAnswer(graph)(batch)
+    assert [frequent[0, ids[name]] for name in "abcde"] == [1, 1, 0, 1, 0]
+    assert [frequent[2, ids[name]] for name in "abcde"] == [1, 0, 1, 0, 1]
+    scores = baselines.OtherRelations(graph)(batch)
+    # (x, s, y) is (x, r, y) in two of three; of three (x, r, y), two are (y, r, x).
+    assert scores[0, ids["d"]] == pytest.approx(2 / 3, abs=0.02)
+    assert scores[1, ids["c"]] == pytest.approx(2 / 3, abs=0.02)
+    assert scores[0].argmax() == ids["d"]
+
+    # Of the three that are as frequent one is the answer: it comes second on average.
+    assert metrics.scored_ranks(baselines.MostFrequentAnswer(graph), [batch], cx.data.KnownAnswers(graph))[0] == 2
+
+
+@pytest.fixture
+def ring(tmp_path):
+    """What follows what on a ring of 60, said in two ways; for testing, in one way only, and of one unknown entity."""
+    lines = [f"e{i}\t{how}\te{(i + 1) % 60}\n" for i in range(60) for how in ("next", "after")]
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    (folder / "train.tsv").write_text("".join(line for i, line in enumerate(lines) if i % 14))
+    (folder / "test.tsv").write_text("".join(line for i, line in enumerate(lines) if not i % 14) + "e1\tnext\tnew\n")
+    (folder / "valid.tsv").write_text(lines[14])
+    return folder
+
+
+SMALL = ("--num-sampled", 16, "--batch-size", 32, "--dim", 16, "--epochs", 60, "--regularisation", 0.01)
+
+
+def test_a_training_beats_what_needs_none_and_writes_its_results(ring, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ("links", "--dataset", ring, *SMALL, "--out", out)
+    run(*command)
+    rows = {(row["method"], row["unseen"]): row for row in json.loads((out / "results.json").read_text())}
+    assert {(row["task"], row["data"], row["split"]) for row in rows.values()} == {("links", "ring", "test")}
+    kept, dropped = rows["complex", "kept"], rows["complex", "dropped"]
+    assert kept["seed"] == 0
+    assert kept["seconds"] > 0
+    assert kept["mrr"] > 2 * rows["most frequent answer", "kept"]["mrr"]
+    assert dropped["mrr"] > 0.8
+    assert dropped["mrr"] > kept["mrr"]
+    assert rows["other relations", "dropped"]["hits@1"] == 1  # "after" says what "next" is
+    assert matplotlib.image.imread(out / "links.png").shape[0] > 300
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "61 entities" in printed
+    assert "test.tsv: 1 triples with an entity or relation that train.tsv has not, kept" in printed
+    (out / "results.json").unlink()
+    run(*command)  # nothing is trained again
+    again = json.loads((out / "results.json").read_text())
+    assert {row["mrr"] for row in again} == {row["mrr"] for row in rows.values()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(method, ring, tmp_path):
+    small = ("--epochs", 1, *(SMALL[:6]), "--split", "validation", "--unknown", "drop")
+    run("links", "--dataset", ring, "--methods", method, *small, "--out", tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["unseen"] for row in rows] == ["dropped"] * 3
+    assert rows[-1]["method"] == method
+    assert np.isfinite(rows[-1]["mrr"])
+
+
+def test_any_sampler_and_loss_go(ring, tmp_path):
+    names = ("--sampler", "top_k", "--loss", "nce", "--smoothing", 0.1, "--epochs", 1)
+    run("links", "--dataset", ring, *SMALL[:6], *names, "--out", tmp_path / "out")
+
+
+def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):
+    here = ("--out", tmp_path / "out")
+    test, train = ring / "test.tsv", ring / "train.tsv"
+    test.write_text("e1\tnext\tnobody\n")
+    unknown = fails(capsys, "links", "--dataset", ring, "--unknown", "error", *here)
+    assert "test.tsv:1: 'nobody' is not in train.tsv" in unknown
+    whole = train.read_text()
+    for text, message in (
+        (b"e1\tnext\n", "train.tsv:1: expected 3 columns parted by tabs"),
+        (b"e1\tnext\t\n", "train.tsv:1: expected no empty column"),
+        (whole.encode() + b"e1\tn\xe4chst\te2", f"train.tsv:{whole.count(chr(10)) + 1}: expected text in UTF"),
+        (b"", "expected lines of head, relation, tail"),
+    ):
+        train.write_bytes(text)
+        assert message in fails(capsys, "links", "--dataset", ring, *here)
+    assert "--dim of 1 or more, got 0" in fails(capsys, "links", "--dim", 0, *here)
+    assert "expected an even number" in fails(capsys, "links", "--batch-size", 7, *here)
+    assert "a dropout below 1" in fails(capsys, "links", "--dropout", 1, *here)
+    assert LinksSettings().ready().unknown == "keep"
+
+
+def test_what_reading_passes_over_is_counted(tmp_path):
+    (tmp_path / "train.tsv").write_text("a\tr\tb\n\na\tr\tb\nb\tr\tc\n")
+    (tmp_path / "test.tsv").write_text("a\tr\tb\nx\tr\ta\n")
+    graph = cx.data.graph(tmp_path, unknown="keep")
+    assert graph.num_relations == 1
+    assert graph.notes == (
+        "train.tsv: 1 triples that stand there before, counted once",
+        "train.tsv: 1 empty lines passed over",
+        "test.tsv: 1 triples with an entity or relation that train.tsv has not, kept and ranked by untrained rows",
+        "test.tsv: 1 triples of train.tsv too",
+    )
+    assert graph.counts[graph.entity_names.index("x")] == 0
+    assert len(cx.data.graph(tmp_path, unknown="drop").test) == 1
+
+
+def test_settings_that_are_given_stay_as_they_are():
+    given = LinksSettings(learning_rate=0.2)
+    assert METHODS["transe"].of(given).learning_rate == 0.2
+    assert METHODS["transe"].of(given).regularisation == 0
+    assert METHODS["full_softmax"].of(LinksSettings(loss="nce")).loss is None
+    on_a_file = LinksSettings(dataset="shop.tsv")
+    assert METHODS["complex"].of(on_a_file) == on_a_file

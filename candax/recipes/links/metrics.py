@@ -5,13 +5,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Float64
 
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE
 from candax.data import KnownAnswers, QuestionBatch
 from candax.ranks import streaming_ranks
 
+KS = (1, 3, 10)
 _SMALLEST_BUCKET = 1024
 
 _ranks = jax.jit(streaming_ranks, static_argnames="block_size")
@@ -24,7 +25,7 @@ def evaluate_links(
     known: KnownAnswers,
     num_relations: int,
     *,
-    ks: tuple[int, ...] = (1, 3, 10),
+    ks: tuple[int, ...] = KS,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> dict[str, float]:
     """Mean reciprocal rank and hits@k of the answers, filtered.
@@ -42,7 +43,7 @@ def evaluate_links(
         block_size: the most entities scored at a time.
 
     Returns:
-        ``mrr``, ``mrr_tails``, ``mrr_heads`` (of the questions for tails and for heads alone), ``hits_at_k`` for every
+        ``mrr``, ``mrr_tails``, ``mrr_heads`` (of the questions for tails and for heads alone), ``hits@k`` for every
         k, ``median_rank`` and ``num_questions``.
 
     Raises:
@@ -58,7 +59,22 @@ def evaluate_links(
         >>> metrics["mrr_tails"], metrics["mrr_heads"]  # one rival ties
         (0.4, 0.5)
     """
-    ranks, kinds = [], []
+    every = list(batches)
+    ranks = link_ranks(embed_fn, classes, every, known, block_size=block_size)
+    kinds = np.concatenate([batch.relations[batch.labels[:, 0] >= 0] for batch in every] or [np.zeros(0, int)])
+    return link_figures(ranks, kinds >= num_relations, ks=ks)
+
+
+def link_ranks(
+    embed_fn: Callable[[Any], Float[Array, "B dim"]],
+    classes: Classes,
+    batches: Iterable[QuestionBatch],
+    known: KnownAnswers,
+    *,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+) -> Float64[np.ndarray, " N"]:
+    """The rank of each answer, fillers left out; see ``evaluate_links``."""
+    ranks = [np.zeros(0)]
     for batch in batches:
         real = batch.labels[:, 0] >= 0
         answers = known(batch.entities[real], batch.relations[real])
@@ -68,17 +84,45 @@ def evaluate_links(
         rows[: len(answers.rows)], ids[: len(answers.rows)] = answers
         found = _ranks(embed_fn(batch), classes, batch.labels[:, 0], rows, ids, block_size=block_size)
         ranks.append(np.asarray(found, np.float64)[real])
-        kinds.append(batch.relations[real])
-    if not ranks or not sum(map(len, ranks)):
+    return np.concatenate(ranks)
+
+
+def scored_ranks(
+    scores_of: Callable[[QuestionBatch], Float[np.ndarray, "B num_entities"]],
+    batches: Iterable[QuestionBatch],
+    known: KnownAnswers,
+) -> Float64[np.ndarray, " N"]:
+    """As ``link_ranks``, of what scores all entities at once: the larger the better."""
+    ranks = [np.zeros(0)]
+    for batch in batches:
+        real = batch.labels[:, 0] >= 0
+        scores = scores_of(batch)[real]
+        own = np.take_along_axis(scores, batch.labels[real], axis=1)
+        rival = np.ones(scores.shape, bool)
+        rival[known(batch.entities[real], batch.relations[real])] = False
+        np.put_along_axis(rival, batch.labels[real], False, axis=1)
+        better, equal = (np.sum(rival & found, axis=1) for found in (scores > own, scores == own))
+        ranks.append(1 + better + equal / 2)
+    return np.concatenate(ranks)
+
+
+def link_figures(
+    ranks: Float64[np.ndarray, " N"], asks_heads: Bool[np.ndarray, " N"], *, ks: tuple[int, ...] = KS
+) -> dict[str, float]:
+    """Figures of ranks; see ``evaluate_links``.
+
+    Raises:
+        ValueError: without a question.
+    """
+    if not len(ranks):
         raise ValueError("expected at least one question to evaluate, got none.")
-    rank, heads = np.concatenate(ranks), np.concatenate(kinds) >= num_relations
     return {
-        "mrr": float(np.mean(1 / rank)),
-        "mrr_tails": _mean(1 / rank[~heads]),
-        "mrr_heads": _mean(1 / rank[heads]),
-        **{f"hits_at_{k}": float(np.mean(rank <= k)) for k in ks},
-        "median_rank": float(np.median(rank)),
-        "num_questions": float(len(rank)),
+        "mrr": float(np.mean(1 / ranks)),
+        "mrr_tails": _mean(1 / ranks[~asks_heads]),
+        "mrr_heads": _mean(1 / ranks[asks_heads]),
+        **{f"hits@{k}": float(np.mean(ranks <= k)) for k in ks},
+        "median_rank": float(np.median(ranks)),
+        "num_questions": float(len(ranks)),
     }
 
 
