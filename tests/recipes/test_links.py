@@ -12,6 +12,7 @@ from flax import nnx
 import candax as cx
 from candax.models.links import NearEntities
 from candax.ranks import streaming_ranks
+from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.links import baselines, metrics, training
 from candax.recipes.links.command import METHODS, LinksSettings
 from tests.commands import fails, run
@@ -159,7 +160,7 @@ def test_regularisers_are_of_the_triples_rows_alone(regulariser, power):
 
 
 def test_adagrad_moves_rows_whose_gradients_are_tiny():
-    tx = training.row_adagrad(0.5, 10)
+    tx = row_adagrad(0.5, 10)
     weight = jnp.zeros(3)
     updates, _ = tx.update(jnp.array([1e-9, -1e-7, 0.0]), tx.init(weight), weight)
     np.testing.assert_allclose(updates, [-0.5, 0.5, 0.0], rtol=0.01)

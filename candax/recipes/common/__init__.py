@@ -9,6 +9,7 @@ from candax.recipes.common.contest import (
     full_softmax,
 )
 from candax.recipes.common.heads import plain_head
+from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.common.report import (
     Column,
     Line,
@@ -74,6 +75,7 @@ __all__ = [
     "reached",
     "reaching",
     "relative",
+    "row_adagrad",
     "run",
     "sweep",
     "writable_folder",

@@ -17,9 +17,11 @@ from scipy.sparse import csr_array
 import candax as cx
 from candax import data, models
 from candax.base import Sampler
+from candax.recipes.common.optimizers import row_adagrad
 
 # The encoder is near where it should be, and class vectors are not.
-ENCODER_RATE = 0.4
+ENCODER_RATE = 0.2
+LEARNING_RATE = 0.1
 
 
 def make(
@@ -33,7 +35,7 @@ def make(
     *,
     new: bool = True,
 ) -> tuple[models.Classifier, cx.Optimizer]:
-    """The model at its start, and Adam on rows, whose rate falls linearly to 0.
+    """The model at its start, and Adagrad on rows, whose rate falls linearly to 0.
 
     Args:
         dataset: to train on.
@@ -54,7 +56,7 @@ def make(
     if new:
         _start(encoder, head, dataset, counts, seed)
     rates = {"encoder": ENCODER_RATE * learning_rate, "head": learning_rate}
-    each = {name: optax.adam(optax.linear_schedule(rate, 0.0, num_steps)) for name, rate in rates.items()}
+    each = {name: row_adagrad(rate, num_steps) for name, rate in rates.items()}
     model = models.Classifier(encoder, head)
     return model, cx.Optimizer(model, optax.multi_transform(each, _rooms), seed=seed)
 

@@ -80,7 +80,7 @@ class Train(Setting):
         training = super().training(dataset, **options)
         if self.encoder == "relu":
             return training
-        told = dataset, self.dim, self.learning_rate, training.num_steps, self.seed
+        told = dataset, self.dim, self.learning_rate or linear.LEARNING_RATE, training.num_steps, self.seed
         return dataclasses.replace(training, make=functools.partial(linear.make, *told, new=new))
 
 
@@ -149,8 +149,8 @@ def train(settings: Train) -> list[common.Row]:
         for label, weight in means.items()
     ]
     study = common.Study(
-        f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} {settings.split} examples, "
-        f"{dataset.num_features:,} features, {dataset.num_classes:,} classes",
+        f"{dataset.name}: {dataset.num_features:,} features, {dataset.num_classes:,} classes\n"
+        f"{len(dataset.train):,} training and {len(dataset.test):,} {settings.split} examples",
         methods,
         (
             common.Column("method", "method"),

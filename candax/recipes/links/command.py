@@ -284,7 +284,7 @@ def _make(
         loss=loss,
         seed=seed,
     )
-    return model, cx.Optimizer(model, training.row_adagrad(settings.learning_rate, num_steps), seed=seed)
+    return model, cx.Optimizer(model, common.row_adagrad(settings.learning_rate, num_steps), seed=seed)
 
 
 def _pair(settings: LinksSettings) -> tuple[Sampler | None, Any]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -17,9 +16,6 @@ from candax.rows import lookup
 
 Regulariser: TypeAlias = Literal["n3", "l2"]
 _POWERS = {"n3": 3, "l2": 2}
-# Outside the root 1e-10: gradients of rows that start near 0 are that small, and a larger one would damp them to
-# nothing, as optax' defaults of 1e-7 and a sum that starts at 0.1 do.
-_EPSILON_IN_ROOT = 1e-20
 
 
 def link_model(
@@ -65,12 +61,6 @@ def link_model(
     )
     kinds = 2 * graph.num_relations
     return models.Classifier(LinkEncoder(head, kinds, product=product, scale=scale, dropout=dropout, rngs=rngs), head)
-
-
-def row_adagrad(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
-    """Adagrad whose rate falls linearly to 0, for rows that start near 0."""
-    rate = optax.linear_schedule(learning_rate, 0.0, num_steps)
-    return optax.adagrad(rate, initial_accumulator_value=0.0, eps=_EPSILON_IN_ROOT)
 
 
 def and_labels(sampler: Sampler) -> Sampler:
