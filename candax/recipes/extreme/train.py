@@ -4,7 +4,9 @@
     candax train --dataset acl-authors --tf-idf        (a folder in the Extreme Classification Repository's format)
     candax train --seeds 3 --average 3
 
-EXPECTED
+Expected on python-stdlib with the defaults, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .419 /
+.210, the model .431 / .237, with neighbours .434 / .239, after 672 steps (35 s on 2 quiet cores, of 2 minutes in all)
+with 1.5 GB of memory. The label tree of napkinXC has .439 / .241 there (``benchmarks/extreme.py``).
 """
 
 import dataclasses
