@@ -15,16 +15,18 @@ from candax import files
 from candax.data import vector_files, xml_repository
 from tests.campaign import fuzz, kill
 from tests.campaign.parts import PARTS
-from tests.campaign.trials import Part, run, run_one
-
-TRIALS = {"fuzz": 400, "kill": 1}
+from tests.campaign.trials import BadError, Part, run, run_one
 
 
-@pytest.mark.parametrize("name", TRIALS)
-def test_nothing_bad_in_a_few_trials(name):
-    found = run(PARTS[name], 0, seconds=0, at_least=TRIALS[name])
+def test_nothing_bad_in_a_few_trials():
+    found = run(fuzz.PART, 0, seconds=0, at_least=400)
     assert found.bad == []
-    assert sum(found.trials.values()) == TRIALS[name]
+    assert sum(found.trials.values()) == 400
+
+
+def test_a_killed_run_is_not_bad():
+    part = Part(functools.partial(kill.trial, kinds=["log_uniform"]), 300.0)
+    assert run(part, 0, seconds=0).bad == []
 
 
 def bad(name="fuzz", trials=400):
@@ -67,10 +69,13 @@ def test_an_error_that_is_swallowed_is_found(monkeypatch):
     assert "it loads, and should not" in bad()
 
 
-def test_a_resumed_run_that_skips_a_batch_is_found():
-    part = Part(functools.partial(kill.trial, kinds=["skips a batch"]), 300.0)
-    found = run(part, 0, seconds=0, at_least=3)
-    assert any("are not as without" in why for _, why in found.bad)
+def test_a_resumed_run_that_skips_a_batch_is_found(tmp_path):
+    process = kill.start("skips a batch", tmp_path)
+    kill.wait_for(process, tmp_path / "checkpoints" / "8")
+    process.kill()
+    process.join()
+    with pytest.raises(BadError, match="are not as without"):
+        kill.finish("skips a batch", tmp_path, 1)
 
 
 def test_what_hangs_or_breaks_is_bad(tmp_path):

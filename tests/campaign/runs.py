@@ -23,7 +23,7 @@ from tests.training import problems
 NUM_STEPS = 24
 END = "end.npz"
 # So long a step takes at least, so that a kill may come between any two.
-_STEP_SECONDS = 0.01
+STEP_SECONDS = 0.03
 
 
 def fitted(make: Callable[[], Any], folder: Path, batches: Any, **options: Any) -> dict[str, np.ndarray]:
@@ -31,7 +31,7 @@ def fitted(make: Callable[[], Any], folder: Path, batches: Any, **options: Any) 
     model, optimizer = make()
 
     def slowly(step: int, metrics: Mapping[str, float]) -> None:
-        time.sleep(_STEP_SECONDS)
+        time.sleep(STEP_SECONDS)
 
     cx.training.fit(
         model, optimizer, batches, num_steps=NUM_STEPS, folder=folder, checkpoint_every=4, keep=2, log_every=1,
@@ -78,7 +78,7 @@ def built_cache(folder: Path) -> dict[str, np.ndarray]:
     os.environ["CANDAX_CACHE"] = str(folder / "cache")
 
     def build() -> Any:
-        time.sleep(10 * _STEP_SECONDS)
+        time.sleep(3 * STEP_SECONDS)
         rng = np.random.default_rng(0)
         from scipy.sparse import csr_array
 

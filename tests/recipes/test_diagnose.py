@@ -33,7 +33,7 @@ def results(out):
 
 
 def test_a_run_of_train_is_diagnosed_as_it_was_trained(dataset, tmp_path, capsys):
-    small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--learning-rate", 0.05)
+    small = ("--encoder", "relu", "--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--learning-rate", 0.05)
     common = ("train", "--dataset", dataset, *small)
     found = []
     for steps in (1, 120):

@@ -49,7 +49,7 @@ def test_all_forms_of_files_say_the_same(tmp_path):
         ("ann,tea,1\nann,milk\n,\n", "shop.txt:3: expected user,item or user,item,time"),
         ("ann,tea,noon\n", "shop.txt:1: expected a time that is a number, got 'noon'"),
         ("ann tea milk\n", "expected users with three items or more"),
-        ("", "expected interactions"),
+        ("", "expected lines of a user and items"),
     ],
 )
 def test_bad_files_say_where(text, message, tmp_path):

@@ -15,7 +15,7 @@ from candax.recipes.extreme.baselines import measure_ranking
 from candax.training import embed
 from candax.training.metrics import KS
 
-_SCORES_AT_A_TIME = 1 << 25
+_MOST_EXAMPLES, _SCORES_AT_A_TIME = 1024, 1 << 25
 
 
 def measure_mixture(
@@ -40,7 +40,7 @@ def measure_mixture(
     Returns:
         What ``ranking_metrics`` returns.
     """
-    size = max(1, _SCORES_AT_A_TIME // dataset.num_classes)
+    size = max(1, min(_MOST_EXAMPLES, len(dataset.test), _SCORES_AT_A_TIME // dataset.num_classes))
     found = []
     for batch, rows in evaluation_batches(dataset.test, size, batches.max_features, max_labels=1):
         each = [_probabilities(model.head(embed(model, batch)), loss) for model in models]
