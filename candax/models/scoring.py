@@ -32,8 +32,9 @@ def find_more_hits(
 ) -> Bool[Array, "batch_size S"]:
     """Which candidates of its group are further true classes of each example, given as pairs (example, class)."""
     examples, labels = more_labels[:, 0], more_labels[:, 1]
-    of_group = ids[jnp.maximum(examples, 0) // (batch_size // ids.shape[0])]
-    equal = (of_group == labels[:, None]) & (labels >= 0)[:, None]
+    # One set for all needs no copy of it for each pair.
+    of_pair = ids if len(ids) == 1 else ids[jnp.maximum(examples, 0) // (batch_size // len(ids))]
+    equal = (of_pair == labels[:, None]) & (labels >= 0)[:, None]
     rows = jnp.where(labels >= 0, examples, batch_size)  # pads lie beyond the batch
     return jnp.zeros((batch_size, ids.shape[1]), bool).at[rows].max(equal, mode="drop")
 

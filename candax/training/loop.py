@@ -62,7 +62,7 @@ def fit(
         num_epochs: the epoch to stop after. With neither, one epoch.
         loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of
             the weights of its predictions, by which micro-batches and records are averaged. Default: the loss of the
-            model's head for the batch's ``labels`` (and ``where``, ``weights``); a pair is inputs and labels.
+            model's head for the batch's ``labels`` (``where``, ``weights``, ``more_labels``); a pair is inputs, labels.
         accumulate: into how many micro-batches a batch is cut, one computed after the other, for its memory.
         validation: what to measure on the way, and when to stop.
         callback: ``callback(step, metrics)``, called with each record; training stops where it returns True. What it

@@ -1,6 +1,10 @@
 """Damaged files: what is read is what the file says, or an error that names the file. Nothing hangs or loads wrong."""
 
+import bz2
 import functools
+import gzip
+import lzma
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +14,7 @@ import numpy as np
 
 import candax as cx
 from candax import data
-from candax.data import streams, vector_files
+from candax.data import vector_files
 from candax.data.xml_repository import read_examples
 from candax.files import read_arrays, write_arrays
 from candax.recipes.sequences import files as sequence_files
@@ -72,10 +76,6 @@ def _vectors(path: Path) -> Any:
     return dict(zip(words, vectors.tolist(), strict=True))
 
 
-def _text(path: Path) -> Any:
-    return list(streams.text_lines(path))
-
-
 def _write_vectors(path: Path) -> None:
     vectors = np.arange(24, dtype=np.float32).reshape(8, 3) / 4 - 2
     vector_files.write(path, [f"word{i}" for i in range(8)], vectors)
@@ -97,10 +97,6 @@ def _compressed(path: Path) -> None:
 
 
 def _open(path: Path) -> Any:
-    import bz2
-    import gzip
-    import lzma
-
     return {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[path.suffix](path, "wb")
 
 
@@ -122,8 +118,6 @@ FORMATS = [
 @functools.cache
 def _whole(number: int) -> tuple[bytes, Any]:
     """A file of a format as it should be, and what it loads as."""
-    import tempfile
-
     found = FORMATS[number]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, found.name)

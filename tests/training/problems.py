@@ -14,6 +14,15 @@ from candax.training.trainer import Graph, compiled_step, loss_of_labels
 NUM_CLASSES = 60
 NUM_FEATURES = 40
 DIM = 8
+HASHED = cx.samplers.lsh(
+    hash=cx.samplers.simhash(),
+    num_tables=3,
+    num_hashes=3,
+    budget=12,
+    fill="uniform",
+    num_groups=1,
+    schedule=cx.samplers.exponential_schedule(6, growth=1.5),
+)
 
 
 class Source(NamedTuple):

@@ -19,15 +19,6 @@ from candax.training.metrics_log import MetricsLog
 from tests.training import problems
 
 SAMPLER = cx.samplers.log_uniform(12, replacement=False)
-HASHED = cx.samplers.lsh(
-    hash=cx.samplers.simhash(),
-    num_tables=3,
-    num_hashes=3,
-    budget=12,
-    fill="uniform",
-    num_groups=1,
-    schedule=cx.samplers.exponential_schedule(6, growth=1.5),
-)
 
 # A run in a process of its own, slow enough to be killed in the middle.
 SCRIPT = """
@@ -87,11 +78,11 @@ def test_stopping_and_going_on_changes_nothing(tmp_path):
 
 
 def test_hash_tables_are_carried_through_checkpoints(tmp_path):
-    whole = fit_here(tmp_path / "whole", 20, sampler=HASHED)
-    start = problems.model(HASHED, cx.losses.css).head.state.get_value()
+    whole = fit_here(tmp_path / "whole", 20, sampler=problems.HASHED)
+    start = problems.model(problems.HASHED, cx.losses.css).head.state.get_value()
     assert np.any(whole.sampler.tables.codes != start.tables.codes)  # rows moved, tables were rebuilt
-    fit_here(tmp_path / "parts", 9, sampler=HASHED)
-    parts = fit_here(tmp_path / "parts", 20, sampler=HASHED)
+    fit_here(tmp_path / "parts", 9, sampler=problems.HASHED)
+    parts = fit_here(tmp_path / "parts", 20, sampler=problems.HASHED)
     same(whole, parts)
 
 

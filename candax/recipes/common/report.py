@@ -263,6 +263,11 @@ def level(label: str, height: Callable[[Sequence[Row]], float | None]) -> Lines:
     return lines
 
 
+def figure_of(method: str, name: str) -> Callable[[Sequence[Row]], float | None]:
+    """The height of a level: a figure of the row of a method."""
+    return lambda rows: next((row[name] for row in rows if row["method"] == method), None)
+
+
 def dots(x: str, *, label: Source, by: str, reference: str = "full_softmax", where: Where = bool) -> Lines:
     """Rows under each other, one dot each, in the colour of their group ``by``; a line is where its reference is."""
 

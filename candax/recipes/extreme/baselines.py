@@ -5,9 +5,12 @@ from jaxtyping import Float32, Int
 from scipy.sparse import csr_array
 
 from candax.data import Dataset
+from candax.data.progress import progress_bar
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 
 _MOST = max(KS)
+# Test examples: it may take minutes, and somebody waits.
+_AT_A_TIME = 512
 
 
 def most_frequent(dataset: Dataset) -> dict[str, float]:
@@ -55,7 +58,13 @@ def neighbour_shares(dataset: Dataset, *, number: int = 100, power: float = 4.0)
 
     train, test = dataset.train, dataset.test
     index = NearestNeighbors(n_neighbors=min(number, len(train)), metric="cosine", algorithm="brute")
-    distances, ids = index.fit(train.features).kneighbors(test.features)
+    index.fit(train.features)
+    parts = []
+    with progress_bar("nearest neighbours", len(test)) as done:
+        for start in range(0, len(test), _AT_A_TIME):
+            parts.append(index.kneighbors(test.features[start : start + _AT_A_TIME]))
+            done(start + _AT_A_TIME)
+    distances, ids = (np.concatenate(of) for of in zip(*parts, strict=True))
     weights: Float32[np.ndarray, "N n"] = np.maximum(1 - distances, 0).astype(np.float32) ** power
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
     starts = np.arange(len(test) + 1) * ids.shape[1]

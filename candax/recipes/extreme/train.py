@@ -164,7 +164,10 @@ def train(settings: Train) -> list[common.Row]:
         ),
         (
             common.Panel(
-                [common.curves("seconds", "p_at_1", marker="."), common.level("nearest neighbours", _neighbours)],
+                [
+                    common.curves("seconds", "p_at_1", marker="."),
+                    common.level("nearest neighbours", common.figure_of("nearest neighbours", "p_at_1")),
+                ],
                 {"xlabel": "training time in seconds", "ylabel": f"P@1 of {CURVE_EXAMPLES:,} examples"},
             ),
         ),
@@ -173,10 +176,6 @@ def train(settings: Train) -> list[common.Row]:
         results=functools.partial(_results, settings, dataset),
     )
     return common.run(study, settings)
-
-
-def _neighbours(rows: Sequence[common.Row]) -> float | None:
-    return next((row["p_at_1"] for row in rows if row["method"] == "nearest neighbours"), None)
 
 
 def _results(settings: Train, dataset: data.Dataset, row: common.Row) -> list[common.Row]:

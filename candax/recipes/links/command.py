@@ -17,7 +17,7 @@ in half a minute: MRR .112, hits@10 .199; most frequent answers .048 / .091.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -215,7 +215,10 @@ def links(settings: LinksSettings) -> list[common.Row]:
         ),
         (
             common.Panel(
-                [common.curves("seconds", "mrr", marker="."), common.level("other relations", _other_relations)],
+                [
+                    common.curves("seconds", "mrr", marker="."),
+                    common.level("other relations", common.figure_of("other relations", "mrr")),
+                ],
                 {"xlabel": "training time in seconds", "ylabel": f"MRR of {settings.curve_questions:,} questions"},
             ),
         ),
@@ -296,10 +299,6 @@ def _pair(settings: LinksSettings) -> tuple[Sampler | None, Any]:
     if settings.labels_too and settings.sampler != "in_batch":
         sampler = training.and_labels(sampler)
     return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
-
-
-def _other_relations(rows: Sequence[common.Row]) -> float | None:
-    return next((row["mrr"] for row in rows if row["method"] == "other relations"), None)
 
 
 def _results(settings: LinksSettings, graph: data.Graph, row: common.Row) -> list[dict[str, Any]]:
