@@ -6,6 +6,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from candax.checks import checked
+
 # What every process finds in its environment.
 COORDINATOR, NUMBER, INDEX = "CANDAX_COORDINATOR", "CANDAX_NUM_PROCESSES", "CANDAX_PROCESS"
 
@@ -20,6 +22,8 @@ def connect() -> None:
         >>> cx.training.connect()
     """
     if COORDINATOR in os.environ:
+        # On CPUs, processes of several devices each wait for one another for ever once several programs are under way.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
         jax.distributed.initialize(
             os.environ[COORDINATOR],
             num_processes=int(os.environ[NUMBER]),
@@ -27,6 +31,7 @@ def connect() -> None:
         )
 
 
+@checked
 def class_mesh(num_devices: int | None = None) -> Mesh:
     """The simplest mesh: one axis "classes", over the first ``num_devices`` devices (None: all).
 
