@@ -9,15 +9,18 @@ from candax.rows.averaging import averaged
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.differentiate import value_and_grad
 from candax.rows.draws import Draw, update_sampler
+from candax.rows.exact import exact_adam, exact_adamw, exact_momentum, exact_rmsprop
 from candax.rows.gradients import RowGradients
 from candax.rows.lookups import TableView, lookup
 from candax.rows.placement import replicate, shard
+from candax.rows.slots import Lagging, settle
 from candax.rows.tables import Constant, Table
 from candax.rows.unique import UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
 
 __all__ = [
     "Constant",
     "Draw",
+    "Lagging",
     "RowGradients",
     "RowUpdate",
     "Rowwise",
@@ -25,12 +28,17 @@ __all__ = [
     "TableView",
     "UniqueRows",
     "averaged",
+    "exact_adam",
+    "exact_adamw",
+    "exact_momentum",
+    "exact_rmsprop",
     "gather_rows",
     "gather_wide",
     "lookup",
     "replicate",
     "rowwise",
     "scatter_rows",
+    "settle",
     "shard",
     "unique_rows",
     "update_sampler",

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
+from candax.checks import checked
+from candax.rows.exact import Exact
+
 
 class AveragedState(NamedTuple):
     """State of ``averaged``.
@@ -26,6 +29,7 @@ class AveragedState(NamedTuple):
     lag: PyTree
 
 
+@checked
 def averaged(transformation: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
     r"""A transformation that also keeps an exponential moving average of the weights.
 
@@ -43,7 +47,7 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
         An optax transformation, with the updates of the one within.
 
     Raises:
-        ValueError: for a decay out of range, or without ``params``.
+        ValueError: for a decay out of range, for an exact optimizer, or without ``params``.
 
     Example:
         >>> tx = averaged(optax.sgd(1.0), 0.5)
@@ -58,6 +62,11 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
     """
     if not 0 < decay < 1:
         raise ValueError(f"expected a decay between 0 and 1, got {decay!r}.")
+    if isinstance(transformation, Exact):
+        raise ValueError(
+            "expected a lazy optimizer to average the weights of, got an exact one, whose rows move while they are not "
+            "used."
+        )
 
     def init(params: PyTree) -> AveragedState:
         lag = jax.tree.map(jnp.zeros_like, params)

@@ -15,6 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
+from candax.checks import checked
+from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients
 from candax.rows.rounding import Rounding, check_rounding, stochastic_round, wide
 from candax.rows.unique import gather_rows, scatter_rows
@@ -22,6 +24,9 @@ from candax.rows.unique import gather_rows, scatter_rows
 # Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
 # than this, the optimizer works through the used slots in chunks of about half as many rows.
 _CHUNK = 1024
+# Rows that are settled at a time where all are.
+_SETTLED_AT_ONCE = 8192
+_LAST_ID = 2**31 - 1
 
 
 class RowUpdate(NamedTuple):
@@ -42,13 +47,20 @@ class Rowwise(NamedTuple):
             ``ids``; without ids ``grads`` are ``RowGradients``, or an array of the table's shape. Where ``write`` is
             False nothing changes (``RowGradients`` of a loss that is not finite hold no rows anyway).
         update_all: ``(grads, state, table, key=None) -> (table, state)``: of all rows, by a gradient of all.
+        read: ``(state, rows, ids) -> rows``: rows of the table at any ids, as they are after the latest step.
+        settle: ``(state, table, at_once=False) -> (state, table)``: all of them, in blocks unless ``at_once``. Both
+            change something for ``cx.rows.exact_adamw`` and the like alone: of others, rows that were not used have not
+            moved.
     """
 
     init: Callable[[Array], State]
     update: Callable[..., RowUpdate]
     update_all: Callable[..., tuple[Array, State]]
+    read: Callable[[State, Array, Array], Array]
+    settle: Callable[..., tuple[State, Array]]
 
 
+@checked
 def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding = "nearest") -> Rowwise:
     """Applies an optax transformation to only the rows that a step has used and their rows of the optimizer state.
 
@@ -63,8 +75,8 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     with "nearest" updates below half the distance between neighbouring numbers, 1/512 to 1/256 of a weight, are lost,
     and training with a small learning rate stands still. (A float32 copy of the rows to add the updates to would cost
     more memory than a float32 table: it saves traffic alone, where rows are read more often than written.) On a CPU,
-    XLA has no scatter into bfloat16: every step converts the whole table to float32 and back, so that time and scratch
-    grow with the number of rows there. Narrow tables are for accelerators.
+    XLA before JAX 0.11 has no scatter into bfloat16: every step converts the whole table to float32 and back, so that
+    time and scratch grow with the number of rows there. Narrow tables are for accelerators.
 
     Args:
         transformation: any optax transformation that treats every number of an array by itself: sgd, adam, adamw,
@@ -92,12 +104,18 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         >>> sgd.update(jnp.ones((1, 1)), sgd.init(table), table, jnp.array([2])).table.ravel().tolist()
         [0.0, 0.0, -0.5, 0.0]
     """
-    _refuse_collectors(transformation)
-    with jax.ensure_compile_time_eval():  # also where an optimizer is made inside jit
-        _probe(transformation)
+    if not isinstance(transformation, Exact):
+        _refuse_collectors(transformation)
+        with jax.ensure_compile_time_eval():  # also where an optimizer is made inside jit
+            _probe(transformation)
     check_rounding(rounding)
 
     def start(table: Array) -> State:
+        if isinstance(transformation, Exact) and table.dtype != wide(table.dtype):
+            raise ValueError(
+                f"expected rows of float32 for an exact optimizer, got {table.dtype}, in which what rows move between "
+                "two uses is lost to rounding. Take a lazy one such as optax.adam, with rounding='stochastic'."
+            )
         return transformation.init(table.astype(wide(table.dtype)))
 
     def init(table: Array) -> State:
@@ -209,7 +227,43 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     ) -> tuple[Array, State]:
         return updated(grads, state, table, key, jnp.arange(table.shape[0], dtype=jnp.int32))
 
-    return Rowwise(init, update, update_all)
+    def read(state: State, rows: Array, ids: Int[Array, "..."]) -> Array:
+        if not isinstance(transformation, Exact):
+            return rows
+        per_row = _per_row(start, rows.shape[ids.ndim :], rows.dtype)
+        flat = rows.reshape(ids.size, *rows.shape[ids.ndim :]).astype(wide(rows.dtype))
+        at = jnp.where(ids < 0, _LAST_ID, ids).reshape(-1)
+        # Of an id that is out of range the row is NaN, or 0, and stays so.
+        state = jax.tree.map(
+            lambda leaf, follows: leaf.at[at].get(mode="fill", fill_value=0) if follows else leaf, state, per_row
+        )
+        return (flat + transformation.settle(state, flat)[1]).astype(rows.dtype).reshape(rows.shape)
+
+    def settle(state: State, table: Array, at_once: bool = False) -> tuple[State, Array]:
+        if not isinstance(transformation, Exact):
+            return state, table
+        per_row = _per_row(start, table.shape[1:], table.dtype)
+        size = table.shape[0] if at_once else min(table.shape[0], _SETTLED_AT_ONCE)
+
+        def some(number: Array | int, both: tuple[State, Array]) -> tuple[State, Array]:
+            # The last block may overlap the one before: rows that are settled do not move again.
+            state, rows = both
+            first = jnp.minimum(number * size, rows.shape[0] - size)
+            part = jax.tree.map(
+                lambda leaf, follows: jax.lax.dynamic_slice_in_dim(leaf, first, size) if follows else leaf,
+                state,
+                per_row,
+            )
+            old = jax.lax.dynamic_slice_in_dim(rows, first, size).astype(wide(rows.dtype))
+            part, moved = transformation.settle(part, old)
+            put = lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0)  # noqa: E731
+            state = jax.tree.map(lambda leaf, new, follows: put(leaf, new) if follows else leaf, state, part, per_row)
+            return state, put(rows, (old + moved).astype(rows.dtype))
+
+        blocks = -(-table.shape[0] // size)
+        return some(0, (state, table)) if blocks == 1 else jax.lax.fori_loop(0, blocks, some, (state, table))
+
+    return Rowwise(init, update, update_all, read, settle)
 
 
 def _chunk_size(number: int) -> int:

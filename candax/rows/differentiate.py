@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from candax.checks import checked
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.lookups import Mark, TableView, Tape, new_token
+from candax.rows.slots import Lagging
 from candax.rows.tables import Table
 
 # ``(views of the tables, params) -> (loss, anything else)``, run under a tape.
@@ -28,7 +30,13 @@ class Differentiated(NamedTuple):
 
 
 def differentiate(
-    run: Run, tables: list[Array], params: PyTree, *, token: int, originals: tuple[Table, ...] = ()
+    run: Run,
+    tables: list[Array],
+    params: PyTree,
+    *,
+    token: int,
+    originals: tuple[Table, ...] = (),
+    laggings: dict[int, Lagging] | None = None,
 ) -> Differentiated:
     """Runs a function twice: abstractly, to see which rows it looks up, and to differentiate it.
 
@@ -38,6 +46,7 @@ def differentiate(
         params: differentiated densely.
         token: of the views' marks, from ``new_token``.
         originals: the variables that hold the tables outside, whose use in ``run`` is an error.
+        laggings: by number, tables of which rows are settled when they are read.
 
     Returns:
         See ``Differentiated``.
@@ -59,6 +68,11 @@ def differentiate(
 
     traced = jax.make_jaxpr(find_lookups)(tables, tables, params)
     dense = _reaching(traced.jaxpr, len(tables))
+    laggings = laggings or {}
+    tables = [
+        laggings[number].whole() if number in dense and number in laggings else table
+        for number, table in enumerate(tables)
+    ]
     # Lookups of a table that is used whole have no delta: zeros without elements keep their place.
     deltas = [
         jnp.zeros((0,) if number in dense else shape.shape, shape.dtype)
@@ -67,7 +81,7 @@ def differentiate(
 
     def objective(whole: dict[int, Array], params: PyTree, deltas: list[Array]) -> tuple[Array, Any]:
         arrays = [whole.get(number, array) for number, array in enumerate(tables)]
-        with Tape(token, arrays, deltas, dense, originals) as tape:
+        with Tape(token, arrays, deltas, dense, originals, laggings) as tape:
             loss, out = run(views(arrays), params)
         if len(tape.lookups) != len(deltas):
             raise ValueError(
@@ -91,6 +105,7 @@ def differentiate(
     return Differentiated(loss, out, grads[1], rows, of_heads, all_finite)
 
 
+@checked
 def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., tuple[Any, Gradients]]:
     """``jax.value_and_grad`` with row gradients for tables, for functions of plain pytrees.
 
@@ -123,14 +138,15 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
     @functools.wraps(f)
     def differentiated(tables: PyTree, params: PyTree, *args: Any, **kwargs: Any) -> tuple[Any, Gradients]:
-        arrays, structure = jax.tree.flatten(tables)
-        arrays = [jnp.asarray(array) for array in arrays]
+        leaves, structure = jax.tree.flatten(tables, is_leaf=lambda leaf: isinstance(leaf, Lagging))
+        laggings = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, Lagging)}
+        arrays = [jnp.asarray(leaf.table if isinstance(leaf, Lagging) else leaf) for leaf in leaves]
 
         def run(views: list[TableView], params: PyTree) -> tuple[Array, Any]:
             out = f(jax.tree.unflatten(structure, views), params, *args, **kwargs)
             return out if has_aux else (out, None)
 
-        found = differentiate(run, arrays, params, token=new_token())
+        found = differentiate(run, arrays, params, token=new_token(), laggings=laggings)
         rows = [
             RowGradients.of(jnp.zeros(0, jnp.int32), jnp.zeros((0, *array.shape[1:])), array.shape[0])
             if entry is None

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Query, Sampler, State, pytree
+from candax.checks import checked
 
 
 @pytree
@@ -74,6 +75,7 @@ def join(draws: Sequence[Draw]) -> Draw:
     )
 
 
+@checked
 def update_sampler(
     sampler: Sampler,
     state: State,

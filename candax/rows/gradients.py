@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from candax.base import pytree
+from candax.checks import checked
 from candax.rows.unique import unique_rows
 
 
@@ -131,8 +132,10 @@ def map_rows(function: Any, *rows: PyTree) -> PyTree:
     return jax.tree.map(function, *rows, is_leaf=_is_rows)
 
 
+@checked
 def accumulate(
-    gradients: Sequence[Gradients] | Gradients, weights: Sequence[Array | float] | Array | None = None
+    gradients: Sequence[Gradients] | Gradients,
+    weights: Sequence[Num[Array, ""] | float] | Num[Array, " N"] | None = None,
 ) -> Gradients:
     """Joins the gradients of micro-batches into those of one large batch: ``sum_i w_i g_i / sum_i w_i``.
 
@@ -194,11 +197,6 @@ def accumulate(
 
 def _stack(gradients: Sequence[Gradients]) -> Gradients:
     """A leading axis of micro-batches; rows may be of different numbers, and are filled up."""
-    if any(not isinstance(part, Gradients) for part in gradients):
-        raise ValueError(
-            f"expected candax.Gradients to join, got {[type(part).__name__ for part in gradients]}: take them from "
-            "candax.value_and_grad."
-        )
 
     def stack(*leaves: Any) -> Any:
         if not isinstance(leaves[0], RowGradients):

@@ -15,9 +15,11 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer, Num
 
+from candax.checks import checked, described
 from candax.rows.rounding import wide
+from candax.rows.slots import Lagging, lagging
 from candax.rows.tables import DrawCount, Table
 
 # The name under which a variable of a differentiated copy carries its ``Mark``.
@@ -73,7 +75,7 @@ class TableView:
         return cls(children[0], mark)
 
 
-AnyTable: TypeAlias = Table | TableView | Array | np.ndarray
+AnyTable: TypeAlias = Table | TableView | Lagging | Array | Num[np.ndarray, "..."]
 
 
 def current_trace() -> Any:
@@ -99,6 +101,7 @@ class Tape:
         deltas: what is added to the rows of each lookup in turn; None while their shapes are found out.
         dense: numbers of the tables that the function also uses as whole arrays. Their lookups are plain gathers.
         originals: the table variables of the model that was copied to be differentiated.
+        laggings: by number, the tables of which rows are settled when they are read.
         lookups: number of the table and ids of each lookup.
         rows: shape and type of the rows of each lookup, float32 or wider.
         finite: of each lookup whether all its rows were finite.
@@ -112,8 +115,10 @@ class Tape:
         deltas: list[Array] | None = None,
         dense: frozenset[int] = frozenset(),
         originals: tuple[Table, ...] = (),
+        laggings: dict[int, Lagging] | None = None,
     ) -> None:
         self.token, self.sources, self.deltas, self.dense, self.originals = token, sources, deltas, dense, originals
+        self.laggings = laggings or {}
         self.trace = current_trace()
         self.lookups: list[tuple[int, Array]] = []
         self.rows: list[jax.ShapeDtypeStruct] = []
@@ -133,6 +138,8 @@ class Tape:
         source = self.sources[table]
         number = len(self.lookups)
         rows = gather(source, ids)
+        if table in self.laggings and table not in self.dense:
+            rows = self.laggings[table].read(rows, ids)
         self.finite.append(jnp.all(jnp.isfinite(jax.lax.stop_gradient(rows))))
         self.lookups.append((table, ids))
         wider = rows.astype(wide(rows.dtype))
@@ -162,7 +169,8 @@ def new_token() -> int:
     return next(_TOKENS)
 
 
-def lookup(table: AnyTable, ids: Int[Array | np.ndarray, "*n"]) -> Float[Array, "..."]:
+@checked
+def lookup(table: AnyTable, ids: Integer[Array | np.ndarray, "*n"]) -> Float[Array, "..."]:
     """Rows of a table, ``table[ids]``: with row gradients inside ``value_and_grad``, with a dense gradient elsewhere.
 
     An id of -1 means "none" and gives zeros. Any other id out of range gives NaN: inside jit nothing else can be said,
@@ -185,19 +193,36 @@ def lookup(table: AnyTable, ids: Int[Array | np.ndarray, "*n"]) -> Float[Array, 
         >>> lookup(jnp.array([[1.0], [2.0]]), jnp.array([1, -1, 2])).ravel().tolist()
         [2.0, 0.0, nan]
     """
-    checked = integer_ids(ids, "ids to look up")
-    report_ids(table, checked, table.shape[0])
+    wanted = integer_ids(ids, "ids to look up")
+    if not (jnp.ndim(_array(table)) and table.shape[0]) or not jnp.issubdtype(_array(table).dtype, jnp.number):
+        raise ValueError(f"expected a table with rows of numbers, got {described(_array(table))}.")
+    report_ids(table, wanted, table.shape[0])
+    if isinstance(table, Lagging):
+        rows = lookup(table.table, wanted)
+        return rows if tape_of(_mark(table.table)) is not None else table.read(rows, wanted)
     mark, array = _mark(table), _array(table)
     tape = tape_of(mark)
     if tape is not None:
         assert mark is not None
-        return tape.look_up(mark.name, checked)
+        return tape.look_up(mark.name, wanted)
     if _ACTIVE.tapes and any(table is original for original in _ACTIVE.tapes[-1].originals):
         raise ValueError(
             "expected a table of the model that the differentiated function was given, got one of the model outside "
             "it, whose gradient would be lost. Use the function's own argument: def loss_fn(model): ... model ..."
         )
-    return gather(array, checked)
+    return gather(array, wanted)
+
+
+def lookup_in(owner: Any, name: str, ids: Any) -> Float[Array, "..."]:
+    """``lookup`` in the table that is an attribute of a module, settled where an exact optimizer trains it."""
+    return lookup(lagging(owner, name) or getattr(owner, name), ids)
+
+
+def whole(owner: Any, name: str) -> Array:
+    """All rows of the table that is an attribute of a module, settled where an exact optimizer trains it."""
+    table, slow = getattr(owner, name), lagging(owner, name)
+    # Inside ``value_and_grad`` a table that is used whole is settled already.
+    return table[...] if slow is None or is_differentiated(table) else slow.whole()
 
 
 def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
@@ -270,6 +295,8 @@ def _mark(table: Any) -> Mark | None:
 
 
 def _array(table: AnyTable) -> Array:
+    if isinstance(table, Lagging):
+        table = table.table
     if isinstance(table, TableView):
         return table.array
     return table[...] if isinstance(table, Table) else jnp.asarray(table)

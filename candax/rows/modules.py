@@ -9,12 +9,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, PyTree
 
+from candax.checks import checked
 from candax.rows.differentiate import differentiate
 from candax.rows.gradients import Gradients
 from candax.rows.lookups import MARK, Mark, TableView, new_token
+from candax.rows.slots import SUFFIX, Lagging, Slots, rule_of
 from candax.rows.tables import DrawCount, Table
 
 
+@checked
 def value_and_grad(
     f: Callable[..., Any], *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
@@ -66,6 +69,12 @@ def value_and_grad(
         paths = [path for path, _ in of_path]
         variables = [variable for _, variable in of_path]
         token = new_token()
+        beside = {path: slots for path, slots in nnx.to_flat_state(other) if isinstance(slots, Slots)}
+        laggings = {
+            number: Lagging(variable, slots.get_raw_value(), rule_of(slots))
+            for number, (path, variable) in enumerate(of_path)
+            if (slots := beside.get((*path[:-1], f"{path[-1]}{SUFFIX}"))) is not None
+        }
 
         def run(views: list[TableView], params: PyTree) -> tuple[Array, Any]:
             marked = [
@@ -87,7 +96,12 @@ def value_and_grad(
             return loss, (aux, nnx.state(copies, nnx.Not(nnx.Any(is_table, is_param))))
 
         found = differentiate(
-            run, [variable.get_raw_value() for variable in variables], params, token=token, originals=_tables_of(nodes)
+            run,
+            [variable.get_raw_value() for variable in variables],
+            params,
+            token=token,
+            originals=_tables_of(nodes),
+            laggings=laggings,
         )
         aux, changed = found.out
         nnx.update(nodes, _finite(found.finite, changed, other))

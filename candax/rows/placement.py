@@ -8,6 +8,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from candax.checks import checked
 from candax.rows.tables import Table
 
 
@@ -86,6 +87,7 @@ def table_of(values: Array, where: Placement | None) -> Table:
     return Table(values) if where is None else Table(where.place(values), placement=where)
 
 
+@checked
 def shard(node: nnx.Module, mesh: Mesh | None = None, *, axis: str = "classes", num_shards: int | None = None) -> None:
     """Deals the rows of all tables of a module to the devices of a mesh, in place; those that are placed stay.
 
@@ -117,7 +119,8 @@ def placement_of(table: Any) -> Placement | None:
     return table.get_metadata("placement", None) if isinstance(table, Table) else None
 
 
-def replicate(mesh: Mesh, *nodes: Any) -> None:
+@checked
+def replicate(mesh: Mesh, *nodes: nnx.Pytree) -> None:
     """Copies every variable that is on one device to all devices of a mesh, in place; those that are placed stay.
 
     Call it once with model and optimizer, before the first step: without it the first two steps are compiled anew, as

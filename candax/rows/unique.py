@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Num
 
+from candax.checks import check_positive, checked
 from candax.rows.rounding import wide
 
 
@@ -20,6 +21,7 @@ class UniqueRows(NamedTuple):
     positions: Int[Array, "..."]
 
 
+@checked
 def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     """The distinct ids >= 0 of ``ids``, sorted, in a static size: as many slots as ids were given.
 
@@ -36,6 +38,7 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
         >>> unique_rows(jnp.array([7, 2, 7, -1]), num_rows=10).ids.tolist()
         [2, 7, 12, 13]
     """
+    check_positive("num_rows", num_rows)
     flat = ids.reshape(-1)
     n = flat.shape[0]
     slots = jnp.arange(n, dtype=jnp.int32)
@@ -61,16 +64,21 @@ def _sorted_with_origin(ids: Int[Array, " n"], largest: int) -> tuple[Int[Array,
     return (packed >> bits).astype(jnp.int32), (packed & ((1 << bits) - 1)).astype(jnp.int32)
 
 
-def gather_rows(table: Array, ids: Int[Array, " U"]) -> Array:
+@checked
+def gather_rows(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
     """Rows of ``table`` at the ids of ``unique_rows``; zeros at fillers."""
+    if not table.shape[0]:
+        raise ValueError(f"expected a table with rows, got one of the shape {table.shape}.")
     return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
 
 
-def gather_wide(table: Array, ids: Int[Array, " U"]) -> Array:
+@checked
+def gather_wide(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
     """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
     return gather_rows(table, ids).astype(wide(table.dtype))
 
 
-def scatter_rows(table: Array, ids: Int[Array, " U"], rows: Array) -> Array:
+@checked
+def scatter_rows(table: Num[Array, " rows *row"], ids: Int[Array, " U"], rows: Num[Array, " U *row"]) -> Array:
     """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
     return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)

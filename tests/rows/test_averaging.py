@@ -32,7 +32,7 @@ def test_rows_that_steps_do_not_use_have_the_same_average():
         return loss
 
     def weights(model):
-        return jax.tree.map(np.asarray, nnx.as_pure(nnx.state(model, nnx.Param)))
+        return jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
 
     average = weights(model)
     for number in range(12):

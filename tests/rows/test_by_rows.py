@@ -253,8 +253,8 @@ def compiled_update(name: str, num_rows: int, asked: int = 3000, dtype: str = "f
 
 
 NARROW_ON_CPU = pytest.mark.xfail(
-    jax.default_backend() == "cpu",
-    reason="XLA on CPU converts a bfloat16 array to float32 to scatter into it, and back",
+    jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11),
+    reason="XLA on CPU converted a bfloat16 array to float32 to scatter into it, and back",
     strict=True,
 )
 

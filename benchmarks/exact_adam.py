@@ -1,0 +1,223 @@
+"""Exact Adam on rows beside dense and lazy Adam: how far off, and what a trained model comes to.
+
+    python benchmarks/exact_adam.py             (about 12 minutes on 2 cores)
+    python benchmarks/exact_adam.py --steps 300 --rates 0.001
+
+First the largest errors of rows that were not in use for a while, against dense AdamW in float64, relative to the
+length of the row plus that of its displacement. Expected: below 1e-3 for rows last updated before step 30, below 1e-5
+for others.
+
+Then labels of the standard library's files by a small network with sampled softmax, by each of three optimizers of the
+tables with the same seeds: dense (optax, all rows in every step), exact and lazy. Expected: class vectors of the exact
+run are those of the dense one but for rounding, which training magnifies; its figures agree in the third digit; those
+of the lazy one do not. Indexes of class vectors are told of rows when these are written: the next table says how many
+of their codes are not those of the rows as they should be. At last each optimizer with the learning rate that is best
+for it, chosen on one half of the test examples among the same ones, and measured on the other half.
+"""
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+
+import candax as cx
+from candax.recipes.extreme.problem import make_model
+from candax.rows.missed import ExactState, plan
+from candax.training.trainer import loss_of_labels
+
+BETAS = ((0.9, 0.999), (0.9, 0.99), (0.95, 0.999), (0.9, 0.95), (0.95, 0.98))
+LAST = {"early": (1, 3, 10), "late": (30, 100, 1000)}
+GAPS = (1, 3, 10, 30, 100, 1000, 10000)
+RATES = {
+    "constant": optax.constant_schedule(1e-3),
+    "warm-up": optax.linear_schedule(0.0, 1e-3, 60),
+    "cosine": optax.warmup_cosine_decay_schedule(0.0, 1e-3, 30, 3000),
+}
+DIM, BATCH_SIZE, NUM_SAMPLED = 64, 128, 512
+
+
+def largest_errors(b1: float, b2: float) -> dict[str, float]:
+    """Over gradients of 1e-8 to 1, gaps, two epsilons, schedules and two weight decays."""
+    rng, worst = np.random.default_rng(0), dict.fromkeys(LAST, 0.0)
+    gradients = rng.normal(size=(5, 8)) * np.array([1e-8, 1e-6, 1e-4, 1e-2, 1.0])[:, None]
+    for rate, eps, decay in itertools.product(RATES.values(), (1e-8, 1e-3), (0.0, 0.1)):
+        settle = jax.jit(cx.rows.exact_adamw(rate, b1, b2, eps, decay).settle)
+        rates = np.asarray(jax.vmap(rate)(jnp.arange(max(LAST["late"]) + max(GAPS))) * jnp.ones(()), np.float64)
+        decays = np.cumsum([0.0, *np.log1p(-decay * rates)])
+        for when, last in ((when, last) for when, steps in LAST.items() for last in steps):
+            mean, square = (np.float32(of) for of in (gradients * (1 - b1**last), gradients**2 * (1 - b2**last)))
+            table = np.float32(rng.normal(size=gradients.shape) * 1e-2)
+            m, v, p = (of.astype(np.float64) for of in (mean, square, table))
+            for step in range(last + 1, last + max(GAPS) + 1):
+                m, v = b1 * m, b2 * v
+                p = p - rates[step - 1] * (m / (1 - b1**step) / (np.sqrt(v / (1 - b2**step)) + eps) + decay * p)
+                if step - last not in GAPS:
+                    continue
+                state = ExactState(
+                    jnp.int32(step),
+                    jnp.full(len(table), last, jnp.int32),
+                    (jnp.asarray(mean), jnp.asarray(square)),
+                    jnp.array([decays[step], 0.0], jnp.float32) if decay else None,
+                    jnp.full(len(table), decays[last], jnp.float32) if decay else None,
+                )
+                found = table + np.asarray(settle(state, jnp.asarray(table))[1], np.float64)
+                size = np.linalg.norm(p, axis=1) + np.linalg.norm(p - table, axis=1)
+                worst[when] = max(worst[when], float(np.max(np.linalg.norm(found - p, axis=1) / size)))
+    return worst
+
+
+class Trained(NamedTuple):
+    """What a run came to."""
+
+    losses: np.ndarray
+    vectors: np.ndarray
+    precision: dict[str, float]
+    milliseconds: float
+
+
+KINDS: dict[str, Callable[[float], Any]] = {
+    "dense": optax.adam,
+    "exact": cx.rows.exact_adam,
+    "lazy": optax.adam,
+}
+
+
+def run(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, sampler: cx.Sampler) -> tuple[Any, Any, Any]:
+    """One run by one of the optimizers: the model, the losses, and the seconds of each step."""
+    model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
+    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
+    optimizer: Any
+    if kind == "dense":
+        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
+        gradient = nnx.value_and_grad
+    else:
+        optimizer = cx.Optimizer(model, optax.adam(rate), tables=KINDS[kind](rate))
+        gradient = cx.value_and_grad
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any, batch: Any) -> jax.Array:
+        (loss, _), grads = gradient(lambda model: loss_of_labels(model, batch), has_aux=True)(model)
+        optimizer.update(model, grads)
+        return loss
+
+    losses, times = [], []
+    for number in range(num_steps):
+        batch = jax.device_put(batches[divmod(number, batches.batches_per_epoch)])
+        started = time.perf_counter()
+        losses.append(jax.block_until_ready(step(model, optimizer, batch)))
+        times.append(time.perf_counter() - started)
+    return model, np.array(losses), np.array(times)
+
+
+def train(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, rows: np.ndarray) -> Trained:
+    """One run with log-uniform candidates, measured on some of the test examples."""
+    model, losses, times = run(dataset, kind, rate, num_steps, cx.samplers.log_uniform(NUM_SAMPLED))
+    cx.rows.settle(model)
+    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
+    found = cx.training.evaluate_dataset(model, dataset, batches, rows=rows)
+    precision = {name: found[name] for name in ("p_at_1", "p_at_5")}
+    return Trained(losses, np.asarray(model.head.vectors[...]), precision, 1e3 * float(np.median(times)))
+
+
+def aged(dataset: cx.data.Dataset, rate: float, num_steps: int) -> Table:
+    """What indexes of class vectors hold that were told of rows when these were written, and not when they moved on."""
+    lsh: dict[str, Any] = {"num_tables": 16, "num_hashes": 9, "hash": cx.samplers.simhash()}
+    ivf: dict[str, Any] = {"num_centers": 128, "hm_num": 1024}
+    table = Table(title=f"codes that are not those of the rows as they should be, after {num_steps:,} steps")
+    for name in ("index", "tables", "codes"):
+        table.add_column(name, justify="left" if name != "codes" else "right")
+    pairs = {
+        "LSH, 9 bits": (
+            cx.samplers.lsh(budget=NUM_SAMPLED, fill="uniform", num_groups=1, **lsh),
+            cx.samplers.lsh_index(**lsh),
+            lambda state: state.tables.codes,
+        ),
+        "IVF-BQ, words of 32 bits": (
+            cx.samplers.ivf_bq(NUM_SAMPLED // BATCH_SIZE, **ivf),
+            cx.samplers.ivf_index(**ivf),
+            lambda state: state.codes,
+        ),
+    }
+    for (name, (sampler, index, codes)), kind in itertools.product(pairs.items(), ("exact", "lazy")):
+        model, _, _ = run(dataset, kind, rate, num_steps, sampler)
+        state = model.head.state.get_value()
+        classes = model.head.classes()
+        ids = jnp.arange(classes.num_classes, dtype=jnp.int32)
+        now = index.follow(state, jax.random.key(0), ids, classes.vectors)
+        table.add_row(name, kind, f"{100 * float(np.mean(np.asarray(codes(state) != codes(now)))):.2f} %")
+    return table
+
+
+def compared(dataset: cx.data.Dataset, num_steps: int, rate: float, rows: np.ndarray) -> Table:
+    """The three optimizers at one learning rate."""
+    table = Table(title=f"{dataset.name}, {dataset.num_classes:,} classes, {num_steps:,} steps, rate {rate:g}")
+    for name in ("tables", "vectors: off", "loss: off", "last loss", "P@1", "P@5", "ms/step"):
+        table.add_column(name, justify="left" if name == "tables" else "right")
+    dense = None
+    for kind in KINDS:
+        found = train(dataset, kind, rate, num_steps, rows)
+        dense = dense or found
+        off = np.linalg.norm(found.vectors - dense.vectors) / np.linalg.norm(dense.vectors)
+        table.add_row(
+            kind,
+            f"{off:.1e}",
+            f"{np.max(np.abs(found.losses / dense.losses - 1)):.1e}",
+            f"{found.losses[-min(100, num_steps) :].mean():.4f}",
+            *(f"{of:.4f}" for of in found.precision.values()),
+            f"{found.milliseconds:.1f}",
+        )
+    return table
+
+
+def tuned(dataset: cx.data.Dataset, num_steps: int, rates: tuple[float, ...]) -> Table:
+    """Each optimizer at the rate that is best for it on half of the test examples, measured on the other half."""
+    order = np.random.default_rng(0).permutation(len(dataset.test))
+    halves = [np.sort(half) for half in np.array_split(order, 2)]
+    table = Table(
+        title=f"each at its best of the rates {', '.join(f'{rate:g}' for rate in rates)}; {num_steps:,} steps"
+    )
+    for name in ("tables", "rate", "P@1", "P@5", "ms/step"):
+        table.add_column(name, justify="left" if name == "tables" else "right")
+    for kind in KINDS:
+        best = max(rates, key=lambda rate: train(dataset, kind, rate, num_steps, halves[0]).precision["p_at_5"])
+        found = train(dataset, kind, best, num_steps, halves[1])
+        table.add_row(kind, f"{best:g}", *(f"{of:.4f}" for of in found.precision.values()), f"{found.milliseconds:.1f}")
+    return table
+
+
+def main(steps: tuple[int, ...] = (300, 3000), rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01)) -> None:
+    """Prints the tables.
+
+    Args:
+        steps: after which runs are compared; the last of them is that of the tuned ones.
+        rates: learning rates; the runs that are compared have the one nearest to 0.001.
+    """
+    console = Console()
+    table = Table(title="largest errors of rows that were not in use, against dense AdamW in float64")
+    for name in ("b1, b2", "missed steps", "nodes", "last updated at step 1 to 10", "30 to 1000"):
+        table.add_column(name, justify="right")
+    for betas in BETAS:
+        errors = largest_errors(*betas)
+        table.add_row(str(betas), *map(str, plan(*betas)), f"{errors['early']:.1e}", f"{errors['late']:.1e}")
+    console.print(table)
+    dataset = cx.data.python_stdlib()
+    every = np.arange(len(dataset.test))
+    for number in steps:
+        console.print(compared(dataset, number, min(rates, key=lambda rate: abs(math.log(rate / 1e-3))), every))
+    console.print(aged(dataset, 1e-3, steps[0]))
+    if len(rates) > 1:
+        console.print(tuned(dataset, steps[-1], rates))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
