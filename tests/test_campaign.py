@@ -1,9 +1,11 @@
 """The campaign in short; and faults that are planted, which it must find."""
 
 import functools
+import operator
 import pickle
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import optax
@@ -13,19 +15,20 @@ from flax import nnx
 import candax as cx
 from candax import files
 from candax.data import vector_files, xml_repository
-from tests.campaign import fuzz, kill
+from tests.campaign import calls, devices, disk, fuzz, kill, made, types
 from tests.campaign.parts import PARTS
+from tests.campaign.runs import Place
 from tests.campaign.trials import BadError, Part, run, run_one
 
 
 def test_nothing_bad_in_a_few_trials():
     found = run(fuzz.PART, 0, seconds=0, at_least=400)
     assert found.bad == []
-    assert sum(found.trials.values()) == 400
+    assert found.trials == 400
 
 
 def test_a_killed_run_is_not_bad():
-    part = Part(functools.partial(kill.trial, kinds=["log_uniform"]), 300.0)
+    part = Part(kill.trial, 300.0, kinds=["log_uniform"])
     assert run(part, 0, seconds=0).bad == []
 
 
@@ -69,13 +72,66 @@ def test_an_error_that_is_swallowed_is_found(monkeypatch):
     assert "it loads, and should not" in bad()
 
 
-def test_a_resumed_run_that_skips_a_batch_is_found(tmp_path):
-    process = kill.start("skips a batch", tmp_path)
-    kill.wait_for(process, tmp_path / "checkpoints" / "8")
+@pytest.mark.parametrize("fault", ["skips a batch", "torn checkpoint"])
+def test_a_resumed_run_that_does_otherwise_is_found(fault, tmp_path):
+    process = kill.start(fault, tmp_path)
+    kill.wait_for(process, tmp_path, "checkpoints/8")
     process.kill()
     process.join()
     with pytest.raises(BadError, match="are not as without"):
-        kill.finish("skips a batch", tmp_path, 1)
+        kill.finish(fault, tmp_path, 1)
+
+
+def test_a_full_disk_is_not_bad_unless_it_is_passed_over():
+    def part(kind):
+        return Part(functools.partial(disk.trial, kinds=[kind], faults=["full disk"]), 300.0)
+
+    assert run(part("cache"), 0, seconds=0).bad == []
+    found = run(part("swallowed error"), 0, seconds=0)
+    assert "are not as without" in found.bad[0][1]
+
+
+def test_other_devices_are_not_bad_unless_they_come_to_something_else():
+    def part(name, *places):
+        return Part(functools.partial(devices.trial, name=name, places=places), 300.0)
+
+    assert run(part("spread", Place(2), Place(2, processes=2)), 0, seconds=0).bad == []
+    found = run(part("counts devices", Place(3)), 0, seconds=0)
+    assert "are not as on one" in found.bad[0][1]
+
+
+def test_wrong_arguments_are_refused():
+    found = run(types.PART, 0, seconds=0, at_least=200)
+    assert found.bad == []
+
+
+def test_a_function_that_does_not_look_at_its_argument_is_found(monkeypatch):
+    monkeypatch.setattr(types, "NAMES", ["unchecked"])
+    monkeypatch.setitem(calls.GOOD, "unchecked", made.of(lambda num_sampled: np.ones(num_sampled), num_sampled=4))
+    found = bad("types", trials=30)
+    assert "unchecked(num_sampled=a list): list for a number, and it is taken" in found
+    assert "unchecked(num_sampled=an object): TypeError from" in found
+
+
+def test_every_public_name_has_a_good_call_or_a_reason():
+    rooms = {
+        f"{name}.": operator.attrgetter(name)(cx)
+        for name in (
+            *("samplers", "losses", "models", "rows", "data", "training", "diagnostics", "testing"),
+            *("recipes.words", "recipes.links", "recipes.retrieval"),
+        )
+    }
+    called = {name.split(",")[0] for name in calls.GOOD} | set(calls.EXEMPT)
+    for prefix, room in ({"": cx} | rooms).items():
+        names = {prefix + name for name in room.__all__ if not isinstance(getattr(room, name), ModuleType)}
+        assert not {name for name in names - called if callable(operator.attrgetter(name)(cx))}
+
+
+@pytest.mark.parametrize("name", calls.GOOD)
+def test_a_good_call_is_one(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
+    function, good = calls.GOOD[name](tmp_path)
+    made.call(function, good)
 
 
 def test_what_hangs_or_breaks_is_bad(tmp_path):
@@ -86,7 +142,7 @@ def test_what_hangs_or_breaks_is_bad(tmp_path):
     def breaks(rng, folder):
         raise KeyError("x")
 
-    assert run_one(Part(hangs, 0.1), 0, 0) == ("bad", "it took more than 0.1 s")
+    assert run_one(Part(hangs, 0.1), 0, 0) == (["bad"], "it took more than 0.1 s")
     assert "KeyError" in run_one(Part(breaks, 1.0), 0, 0)[1]
     assert run_one(Part(lambda rng, folder: str(rng.integers(9)), 1.0), 3, 4)[1] is None
 

@@ -5,7 +5,7 @@ import sys
 
 import tyro
 
-from tests.campaign.parts import PARTS
+from tests.campaign.parts import EXTRA, PARTS
 from tests.campaign.trials import run, run_one
 
 
@@ -26,22 +26,23 @@ class Campaign:
 def main(settings: Campaign) -> int:
     """Prints what was bad as it is found, and a line for each part."""
     names = list(PARTS) if settings.part is None else [settings.part]
-    if unknown := set(names) - set(PARTS):
-        print(f"no part {unknown}: there are {', '.join(PARTS)}")
+    parts = PARTS | EXTRA
+    if unknown := set(names) - set(parts):
+        print(f"expected a part of {', '.join(parts)}, got {', '.join(unknown)}.")
         return 2
     summary, bad = [], 0
     for name in names:
         if settings.trial is not None:
-            PARTS[name].prepare()
-            kind, why = run_one(PARTS[name], settings.seed, settings.trial)
-            print(f"{name}, trial {settings.trial}: {kind}{'' if why is None else f': {why}'}")
+            parts[name].prepare()
+            tried, why = run_one(parts[name], settings.seed, settings.trial)
+            print(f"{name}, trial {settings.trial}: {', '.join(tried)}{'' if why is None else f': {why}'}")
             bad += why is not None
             continue
-        found = run(PARTS[name], settings.seed, seconds=60 * settings.minutes / len(names))
+        found = run(parts[name], settings.seed, seconds=60 * settings.minutes / len(names))
         for number, why in found.bad:
             print(f"{why}\n  again: python -m tests.campaign --part {name} --seed {settings.seed} --trial {number}\n")
-        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found.trials.items()))
-        summary.append(f"{name}: {sum(found.trials.values())} trials, {len(found.bad)} bad ({kinds})")
+        tried = ", ".join(f"{what} {number}" for what, number in sorted(found.tried.items()))
+        summary.append(f"{name}: {found.trials} trials, {len(found.bad)} bad ({tried})")
         bad += len(found.bad)
     print("\n".join(summary))
     return int(bad > 0)

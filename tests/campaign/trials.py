@@ -5,14 +5,15 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
 
-Trial = Callable[[np.random.Generator, Path], str]
+Trial = Callable[..., str | list[str]]
 
 
 class BadError(Exception):
@@ -23,20 +24,24 @@ class Part(NamedTuple):
     """Trials of one kind.
 
     Attributes:
-        trial: runs one in a new folder, by the generator's numbers alone; says in a word what it tried.
+        trial: ``trial(rng, folder)`` runs one in a new folder, by the generator's numbers alone; says in a word, or in
+            several where it tried several things, what it tried.
         seconds: that one may take.
         prepare: is called once before, off the clock.
+        kinds: that trials take in turn, as their third argument.
     """
 
     trial: Trial
     seconds: float
     prepare: Callable[[], object] = lambda: None
+    kinds: Sequence[str] = ()
 
 
 class Outcome(NamedTuple):
-    """How many trials there were of each kind, and what was bad: the trial's number and why."""
+    """How many trials there were, how often they tried each thing, and what was bad: the trial's number and why."""
 
-    trials: dict[str, int]
+    trials: int
+    tried: dict[str, int]
     bad: list[tuple[int, str]]
 
 
@@ -56,27 +61,29 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_one(part: Part, seed: int, number: int) -> tuple[str, str | None]:
-    """One trial: its kind, and why it is bad or None."""
+def run_one(part: Part, seed: int, number: int) -> tuple[list[str], str | None]:
+    """One trial: what it tried, and why it is bad or None."""
+    kind = [part.kinds[number % len(part.kinds)]] if part.kinds else []
     with tempfile.TemporaryDirectory() as folder:
         try:
             with at_most(part.seconds):
-                return part.trial(np.random.default_rng([seed, number]), Path(folder)), None
+                tried = part.trial(np.random.default_rng([seed, number]), Path(folder), *kind)
+            return ([tried] if isinstance(tried, str) else tried), None
         except BadError as error:
-            return "bad", str(error)
+            return ["bad"], str(error)
         except Exception:
-            return "bad", traceback.format_exc()
+            return ["bad"], traceback.format_exc()
 
 
 def run(part: Part, seed: int, *, seconds: float, at_least: int = 1) -> Outcome:
     """Trials 0, 1, 2 ... until the time is over, and so many in any case."""
     part.prepare()
     ends, number = time.monotonic() + seconds, 0
-    outcome = Outcome({}, [])
+    tried, bad = Counter[str](), []
     while number < at_least or time.monotonic() < ends:
-        kind, why = run_one(part, seed, number)
-        outcome.trials[kind] = outcome.trials.get(kind, 0) + 1
+        what, why = run_one(part, seed, number)
+        tried.update(what)
         if why is not None:
-            outcome.bad.append((number, why))
+            bad.append((number, why))
         number += 1
-    return outcome
+    return Outcome(number, tried, bad)
