@@ -14,6 +14,8 @@ embeddings: there is no encoder. Times are medians. What it should show:
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
   write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do; and where
   the rest goes: drawing, the loss of given logits, and the update of the rows, each alone;
+* exact Adam (`cx.rows.exact_adam`), which brings rows up to date as a dense optimizer would have moved them: at most
+  twice the compiled step, and as flat;
 * dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
   670,000 classes;
 * full softmax, in the faster of its two forms, at least 80 times as much;
@@ -47,6 +49,7 @@ from candax.training.trainer import Graph, Trainer, compiled_step
 
 DIM, BATCH, NUM_SAMPLED, LEARNING_RATE = 128, 256, 4096, 1e-3
 COMPILED = "compiled step"
+EXACT = "exact Adam"
 
 
 class Batch(NamedTuple):
@@ -117,13 +120,16 @@ def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
     return costs
 
 
-def compiled_library_step(name: str, num_classes: int, loss: Any, sampler: cx.Sampler | None) -> Step:
+def compiled_library_step(
+    name: str, num_classes: int, loss: Any, sampler: cx.Sampler | None, tables: Any = None
+) -> Step:
     """The step that `fit` compiles, called without any dispatch."""
     head = cx.Head(num_classes, DIM, sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
-    graph, arrays = nnx.split((head, cx.Optimizer(head, optax.adam(LEARNING_RATE))))
+    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE), tables=tables)
+    graph, arrays = nnx.split((head, optimizer))
     loss_fn = lambda head, batch: head.loss(batch.embeddings, batch.labels)  # noqa: E731
     compiled = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batches(num_classes)[0]).compile()
-    del head
+    del head, optimizer
 
     def step(batch: Batch) -> Any:
         nonlocal arrays
@@ -136,6 +142,12 @@ def compiled_library_step(name: str, num_classes: int, loss: Any, sampler: cx.Sa
 def library_step(num_classes: int) -> Step:
     """The step that all others are compared with."""
     return compiled_library_step(COMPILED, num_classes, cx.losses.sampled_softmax, sampler())
+
+
+def exact_step(num_classes: int) -> Step:
+    """The same with the optimizer that comes to what dense Adam comes to."""
+    tables = cx.rows.exact_adam(LEARNING_RATE)
+    return compiled_library_step(EXACT, num_classes, cx.losses.sampled_softmax, sampler(), tables)
 
 
 def pure_step(num_classes: int) -> Step:
@@ -386,7 +398,8 @@ def main(
     parts = (draw_part, loss_part, rows_part)
     for num_classes in (10**5, 10**6, 5 * 10**6):
         # Two tables with their moments at a time: four would not fit at the largest size.
-        groups = [(pure_step, products_step, traffic_step), (module_step,), (cached_step,), (tree_step,), (loop_step,)]
+        alone = (module_step, cached_step, tree_step, loop_step, exact_step)
+        groups = [(pure_step, products_step, traffic_step), *((one,) for one in alone)]
         for number, group in enumerate([*groups, parts] if num_classes == 10**5 else groups):
             measured = by_turns([make(num_classes) for make in (library_step, *group)], num_classes, repeats)
             costs += measured[number > 0 :]
@@ -414,7 +427,7 @@ def report(costs: list[Cost], path: Path | None) -> None:
     ratios = {}
     for number in sizes:
         limit = at["limit: products", number] + at["limit: rows", number]
-        for step in ("layer 1, pure", "layer 2, modules", "layer 2, cached", "layer 2, tree mode", "fit"):
+        for step in ("layer 1, pure", "layer 2, modules", "layer 2, cached", "layer 2, tree mode", "fit", EXACT):
             ratios[f"{step} / {COMPILED}, {number:,} classes"] = to_compiled[step, number]
         ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
     name = "layer 2, modules"

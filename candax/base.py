@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from candax.checks import checked
+
 T = TypeVar("T")
 
 
@@ -58,6 +60,7 @@ def pytree(cls: type[T]) -> type[T]:
     return cls
 
 
+@checked
 @pytree
 class Classes:
     """The output layer as the head scores it (or one device's shard of it).

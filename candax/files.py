@@ -1,10 +1,12 @@
 """Files that are complete or not there, and arrays in them."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -66,6 +68,38 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of files that do not say which get the name of a file or folder.
+
+    Example:
+        >>> import errno
+        >>> with naming(Path("letters")):
+        ...     raise OSError(errno.ENOSPC, "No space left on device")
+        Traceback (most recent call last):
+        OSError: [Errno 28] No space left on device. Free space, or choose a folder to write to: 'letters'
+    """
+    try:
+        yield
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else _told_code(error)
+        if code in (None, errno.ENOENT) or getattr(error, "filename", None) is not None:
+            raise
+        assert code is not None
+        denied = code in (errno.EACCES, errno.EPERM)
+        advice = "Permit it, or choose another folder" if denied else "Free space, or choose a folder to write to"
+        raise OSError(code, f"{os.strerror(code)}. {advice}", str(path)) from error
+
+
+def _told_code(error: BaseException | None) -> int | None:
+    """The number of the system's error of which TensorStore tells in the text of another one."""
+    while error is not None:
+        if found := re.search(r"os_error_code='(\d+)'", str(error)):
+            return int(found[1])
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def remove_abandoned(folder: Path, start: str = "") -> None:
     """Removes what killed processes left in a folder, in files whose names begin so.
 
@@ -105,6 +139,7 @@ def write_arrays(path: Path, kind: str, about: Mapping[str, Any], arrays: Mappin
         >>> read_arrays(path, "numbers-1")
         ({'of': 'none'}, {'a': array([0, 1, 2])})
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     if faulty := [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]:
@@ -114,7 +149,12 @@ def write_arrays(path: Path, kind: str, about: Mapping[str, Any], arrays: Mappin
     text = json.dumps(about, sort_keys=True)
     with replacing(path) as file:
         # One entry only: safetensors writes several in any order, and equal content is to give equal files.
-        save_file(dict(arrays), file.name, {"candax": json.dumps([kind, text, _digest(kind, text, arrays)])})
+        try:
+            save_file(dict(arrays), file.name, {"candax": json.dumps([kind, text, _digest(kind, text, arrays)])})
+        except SafetensorError as error:
+            if found := re.search(r"os error (\d+)", str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+            raise
 
 
 def read_arrays(path: Path, kind: str, mapped: bool = False) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -160,6 +200,20 @@ def _digest(kind: str, text: str, arrays: Mapping[str, np.ndarray]) -> str:
         array = arrays[name]
         digest.update(json.dumps([name, array.dtype.str, list(array.shape)]).encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def digest_of(*arrays: np.ndarray) -> str:
+    """A digest of the arrays' values, shapes and dtypes, the same in every process.
+
+    Example:
+        >>> digest_of(np.arange(3)) == digest_of(np.arange(4)[:3])
+        True
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -28,7 +28,13 @@ def test_the_steps_of_the_cost_benchmark_run(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import step_cost
 
-    makers = (step_cost.library_step, step_cost.pure_step, step_cost.module_step, step_cost.loop_step)
+    makers = (
+        step_cost.library_step,
+        step_cost.pure_step,
+        step_cost.module_step,
+        step_cost.loop_step,
+        step_cost.exact_step,
+    )
     costs = step_cost.by_turns([make(5000) for make in (*makers, step_cost.rows_part)], 5000, 1)
-    assert [cost.num_classes for cost in costs] == [5000] * 5
+    assert [cost.num_classes for cost in costs] == [5000] * 6
     assert step_cost.full_step(500, None).run(step_cost.batches(500)[0])

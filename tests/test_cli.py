@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import matplotlib.image
 import numpy as np
@@ -10,6 +14,7 @@ import pytest
 from candax.recipes import common
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare
+from candax.recipes.extreme.train import restore
 from tests.commands import fails, run, write_dataset
 
 
@@ -65,13 +70,16 @@ def test_quick_runs_take_small_sizes(dataset, tmp_path, capsys):
     assert trained(tmp_path / "train")["step"] == 20
 
 
-def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
+def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
     # With the linear encoder the number of steps is part of the run.
     small = ("--encoder", "relu", "--batch-size", 16, "--dim", 8, "--out", out)
     common = ("train", "--dataset", dataset, "--num-sampled", 8, *small)
     run(*common, "--steps", 10, "--checkpoint-every", 4)
-    run(*common, "--steps", 20)
+    # The data are the same by whatever path they are found.
+    run("train", "--dataset", dataset.name, *common[3:], "--steps", 15)
+    run("train", "--dataset", f"{dataset}/", *common[3:], "--steps", 20)
     row = trained(out)
     assert row["step"] == 20
     run("evaluate", out)
@@ -79,6 +87,31 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys):
     assert evaluation["p_at_5"] == row["p@5"]
     assert "p_at_5" in capsys.readouterr().out
     assert "num_sampled was 8 and is 9" in fails(capsys, *common[:3], "--num-sampled", 9, *common[5:], "--steps", 30)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(dataset, tmp_path):
+    (tmp_path / "killed" / "checkpoints").mkdir(parents=True)
+    small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--steps", 4)
+    vectors = []
+    for name in ("killed", "whole"):
+        run("train", "--dataset", dataset, *small, "--out", tmp_path / name)
+        vectors.append(np.asarray(restore(tmp_path / name).model.head.vectors[...]))
+    np.testing.assert_array_equal(*vectors)
+
+
+def test_a_command_that_is_interrupted_says_how_to_go_on_and_ends_with_130(dataset, tmp_path):
+    small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--encoder", "relu", "--checkpoint-every", 4)
+    command = ("train", "--dataset", dataset, "--steps", 1_000_000, *small, "--out", tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "candax.cli", *map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped by SIGINT after step" in errors.decode()
 
 
 def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):

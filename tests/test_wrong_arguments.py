@@ -64,9 +64,8 @@ def test_losses_take_logits_alone(value: str) -> None:
     for name in OF_LOGITS:
         if name not in ("with_margin", "with_smoothing"):
             refused(getattr(cx.losses, name), WRONG[value])
-    # The hook that checks types in tests speaks before the losses do.
-    with pytest.raises(ValueError, match="expected SampledLogits, which a head makes, got"):
-        cx.losses.common.check_logits(WRONG[value])
+    with pytest.raises(ValueError, match=r"expected logits to be a SampledLogits, got .* A head makes them"):
+        cx.losses.css(WRONG[value])
 
 
 @pytest.mark.parametrize("value", [name for name in WRONG if name != "None"])
@@ -90,3 +89,12 @@ def test_numbers_that_may_have_a_fraction(value: str) -> None:
         lambda number: cx.rows.averaged(None, number),  # type: ignore[arg-type]
     ):
         refused(call, wrong)
+
+
+@pytest.mark.parametrize("value", ["None", "a word", "a list", "2.5"])
+@pytest.mark.parametrize("at", range(8))
+def test_each_of_a_list_is_looked_at(at: int, value: str) -> None:
+    numbers: list[Any] = [4] * 8
+    numbers[at] = WRONG[value]
+    with pytest.raises(ValueError, match="expected hidden to be a Sequence"):
+        cx.models.DenseMLP(3, numbers, 4, rngs=nnx.Rngs(0))

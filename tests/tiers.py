@@ -37,6 +37,7 @@ CI_ONLY: dict[str, set[str]] = {
     "experiments/test_css_figure3.py": ALL,
     "recipes/test_diagnose.py": ALL,
     "test_campaign.py": ALL,
+    "test_edges.py": ALL,
     "experiments/test_lns_figure3.py": ALL,
     "experiments/test_lns_tables.py": ALL,
     "recipes/test_contests.py": ALL,

@@ -2,6 +2,7 @@
 
 import os
 
+from candax.checks import checked
 from candax.data.batches import Batch, Batches, evaluation_batches, num_batches
 from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
@@ -76,6 +77,7 @@ __all__ = [
 ]
 
 
+@checked
 def load(name_or_folder: str | os.PathLike[str]) -> Dataset:
     """Loads a data set: the first time from its source, later from the cache.
 

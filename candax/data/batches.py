@@ -1,7 +1,6 @@
 """Batches of static shape, as a pure function of (seed, epoch, index)."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, UInt64
 from scipy.sparse import csr_array
 
+from candax.checks import checked
 from candax.data.epochs import EpochBatches, random_bits
 from candax.data.examples import Examples
 from candax.data.flat import FlatBatch, count_slots, flatten, widest
@@ -70,6 +70,7 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         True
     """
 
+    @checked
     def __init__(
         self,
         examples: Examples,
@@ -105,16 +106,11 @@ class Batches(EpochBatches[Batch | FlatBatch]):
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, the data included, as JSON values: equal identities give equal batches."""
-        digest = hashlib.blake2b(digest_size=16)
-        for matrix in (self.examples.features, self.examples.labels):
-            for array in (matrix.indptr, matrix.indices, matrix.data):
-                digest.update(f"{array.dtype}{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).data)
         return self.described(
             num_examples=len(self.examples),
             num_features=self.examples.num_features,
             num_classes=self.examples.num_classes,
-            examples_digest=digest.hexdigest(),
+            examples_digest=self.examples.digest,
             max_features=self.max_features,
             max_labels=self.max_labels,
             num_slots=self.num_slots,
@@ -139,6 +135,7 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         )
 
 
+@checked
 def num_batches(examples: Examples, batch_size: int) -> int:
     """The number of training batches per epoch: N / batch_size, rounded down.
 
@@ -155,6 +152,7 @@ def num_batches(examples: Examples, batch_size: int) -> int:
     return len(examples) // batch_size
 
 
+@checked
 def evaluation_batches(
     examples: Examples, batch_size: int, max_features: int, max_labels: int | None = None
 ) -> Iterator[tuple[Batch, slice]]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
+from candax.checks import check_positive, checked
 from candax.data.epochs import EpochBatches, shuffled
+from candax.files import digest_of
 
 END = "</s>"
 # A branch of the seed's random streams; 0 is the order's.
@@ -65,6 +66,7 @@ class Corpus:
         return np.bincount(self.ids, minlength=self.num_classes).astype(np.float32)
 
 
+@checked
 def corpus_of(name: str, sentences: Iterable[Sequence[str]], *, min_count: int = 4, max_length: int = 70) -> Corpus:
     """Makes a corpus: rare words leave their sentences, and sentences that are long or empty then are left out.
 
@@ -84,7 +86,8 @@ def corpus_of(name: str, sentences: Iterable[Sequence[str]], *, min_count: int =
         >>> corpus_of("tiny", [["a", "b"], ["a"]], min_count=2).words
         ('</s>', 'a')
     """
-    sentences = [list(sentence) for sentence in sentences]
+    check_positive("min_count", min_count)
+    sentences = [list(sentence_of_words(sentence)) for sentence in sentences]
     occurrences = Counter(word for sentence in sentences for word in sentence)
     frequent = {word for word, count in occurrences.items() if count >= min_count}
     kept = [[word for word in sentence if word in frequent] for sentence in sentences]
@@ -134,6 +137,7 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
         (2, 8)
     """
 
+    @checked
     def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
         super().__init__(len(corpus), batch_size, seed, "sentences")
         self.corpus = corpus
@@ -155,13 +159,11 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values: equal identities give equal batches."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(self.corpus.ids.data)
-        digest.update(self.corpus.offsets.data)
         sizes = {"num_sentences": len(self.corpus), "num_classes": self.corpus.num_classes}
-        return self.described(**sizes, corpus_digest=digest.hexdigest())
+        return self.described(**sizes, corpus_digest=digest_of(self.corpus.ids, self.corpus.offsets))
 
 
+@checked
 def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, " B"]) -> SentenceBatch:
     """The batch of the sentences of these numbers, padded to one of a few lengths."""
     lengths = corpus.lengths[sentences]
@@ -174,8 +176,10 @@ def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, " B"]) -> Senten
     return SentenceBatch(np.where(real, words, np.int32(-1)), labels.reshape(-1, 1))
 
 
+@checked
 def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[SentenceBatch]:
     """Batches of these sentences, short ones first, the last one filled up with sentences of nothing."""
+    check_positive("batch_size", batch_size)
     by_length = sentences[np.argsort(corpus.lengths[sentences], kind="stable")]
     for start in range(0, len(by_length), batch_size):
         batch = sentence_batch(corpus, by_length[start : start + batch_size])
@@ -183,6 +187,13 @@ def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, " n"], batch
         words = np.pad(batch.words, ((0, missing), (0, 0)), constant_values=-1)
         labels = np.pad(batch.labels, ((0, missing * words.shape[1]), (0, 0)), constant_values=-1)
         yield SentenceBatch(words, labels)
+
+
+def sentence_of_words(sentence: Sequence[str]) -> Sequence[str]:
+    """The sentence; ValueError for a text that was not split."""
+    if isinstance(sentence, str):
+        raise ValueError(f"expected each sentence to be a sequence of words, got the text {sentence[:40]!r}. Split it.")
+    return sentence
 
 
 def _padded_length(lengths: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:

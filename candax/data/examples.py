@@ -1,12 +1,17 @@
 """A data set as sparse matrices: which features and which labels every example has."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from jaxtyping import Float32, Int32
 from scipy.sparse import csr_array
 
+from candax.checks import checked
+from candax.files import digest_of
 
+
+@checked
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
     """N examples, one row each in a matrix of feature values and a matrix of labels.
@@ -47,6 +52,11 @@ class Examples:
         """The number of examples, N."""
         return int(self.features.shape[0])
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """Equal for equal examples."""
+        return digest_of(*(a for of in (self.features, self.labels) for a in (of.indptr, of.indices, of.data)))
+
     @property
     def num_features(self) -> int:
         """The number of feature ids."""
@@ -58,6 +68,7 @@ class Examples:
         return int(self.labels.shape[1])
 
 
+@checked
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """A training and a test set over the same features and classes.
@@ -101,6 +112,11 @@ class Dataset:
         ):
             if names is not None and len(names) != size:
                 raise ValueError(f"{what} must hold one name an id, {size}, or be None; got {len(names)}")
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal training and test sets."""
+        return f"{self.train.digest} {self.test.digest}"
 
     @property
     def num_features(self) -> int:

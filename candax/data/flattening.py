@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, Integer
 from scipy.sparse import csr_array
 
+from candax.checks import checked
 from candax.data.epochs import random_bits
 from candax.data.examples import Dataset, Examples
 
@@ -13,6 +14,7 @@ from candax.data.examples import Dataset, Examples
 _TIES = 2
 
 
+@checked
 def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = None, seed: int = 0) -> Dataset:
     """Leaves training examples of frequent classes out, until no class has more than ``max_count``.
 
@@ -90,6 +92,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
     )
 
 
+@checked
 def distance_from_uniform(counts: Float[np.ndarray, " num_classes"] | Integer[np.ndarray, " num_classes"]) -> float:
     """How far a label distribution is from a uniform one: their total variation, (1/2) sum_c |f_c - 1/num_classes|.
 

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
+from candax.checks import checked
 from candax.data.tab_separated import find_file, name_of, read_rows
 
 Unknown: TypeAlias = Literal["keep", "drop", "error"]
@@ -87,6 +88,7 @@ class KnownAnswers:
         ['cat', 'dog']
     """
 
+    @checked
     def __init__(self, graph: Graph) -> None:
         self._kinds = 2 * graph.num_relations
         questions = questions_of(np.concatenate([graph.train, graph.valid, graph.test]), graph.num_relations)
@@ -107,6 +109,7 @@ class KnownAnswers:
         return entities.astype(np.int64) * self._kinds + relations
 
 
+@checked
 def questions_of(triples: Int32[np.ndarray, "N 3"], num_relations: int) -> Int32[np.ndarray, "two_N 3"]:
     """(entity, relation, answer) in both directions: first all tails, then, with relation + num_relations, all heads.
 
@@ -114,10 +117,16 @@ def questions_of(triples: Int32[np.ndarray, "N 3"], num_relations: int) -> Int32
         >>> questions_of(np.array([[7, 0, 9]], np.int32), num_relations=1).tolist()
         [[7, 0, 9], [9, 1, 7]]
     """
+    if len(triples) and not 0 <= triples[:, 1].min() <= triples[:, 1].max() < num_relations:
+        raise ValueError(
+            f"expected relations from 0 to below num_relations = {num_relations}, got {triples[:, 1].min()} to "
+            f"{triples[:, 1].max()}."
+        )
     back = triples[:, [2, 1, 0]] + np.array([0, num_relations, 0], np.int32)
     return np.concatenate([triples, back])
 
 
+@checked
 def graph(
     path: str | os.PathLike[str],
     *,
@@ -219,6 +228,7 @@ def _note(notes: list[str], path: Path, number: int, what: str) -> None:
         notes.append(f"{path.name}: {number} triples {what}")
 
 
+@checked
 def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05, test_share: float = 0.05) -> Graph:
     """Makes a graph of triples, split so that the test part cannot be read off the training part.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Integer, UInt64
 
+from candax.checks import checked
 from candax.data.epochs import EpochBatches
 
 # Streams of the seed: what is drawn from one says nothing of another.
@@ -35,6 +36,7 @@ class Pairs(NamedTuple):
     same: Bool[np.ndarray, " N"]
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Identities:
     """Identities on a manifold of few dimensions, seen through nuisance and a fixed nonlinear map.
@@ -163,6 +165,7 @@ class IdentityBatches(EpochBatches[IdentityBatch]):
         [4, 4, 4]
     """
 
+    @checked
     def __init__(
         self, identities: Identities, *, num_classes: int, samples_per_class: int, batch_size: int, seed: int
     ) -> None:

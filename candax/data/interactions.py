@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64
 from scipy.sparse import csr_array
 
+from candax.checks import check_positive, checked
 from candax.data.examples import Dataset, Examples
 from candax.data.tab_separated import find_file, name_of, read_rows
 
@@ -65,6 +66,7 @@ class Interactions:
         return len(self.item_names)
 
 
+@checked
 def interactions(
     path: str | os.PathLike[str], *, min_count: int = 1, header: bool = False, name: str | None = None
 ) -> Interactions:
@@ -118,6 +120,7 @@ def interactions(
     return interactions_of(name, train + test, min_count=min_count)
 
 
+@checked
 def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> Interactions:
     """Makes interactions of rows; see ``interactions``.
 
@@ -129,6 +132,7 @@ def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> In
         >>> shop.item_names, shop.num_users
         (('tea',), 2)
     """
+    check_positive("min_count", min_count)
     every = list(rows)
     counts = Counter(row.item for row in every)
     kept = [row for row in every if counts[row.item] >= min_count]
@@ -161,6 +165,7 @@ def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> In
     )
 
 
+@checked
 def next_items(
     interactions: Interactions,
     *,

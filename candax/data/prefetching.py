@@ -5,6 +5,8 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from candax.checks import checked
+
 T = TypeVar("T")
 
 
@@ -12,6 +14,7 @@ class _End:
     """What stands behind the last item."""
 
 
+@checked
 def prefetch(iterable: Iterable[T], size: int = 2) -> Generator[T, None, None]:
     """Takes items from ``iterable`` in a thread, up to ``size`` ahead of who uses them.
 

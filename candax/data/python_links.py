@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from candax.checks import check_positive, checked
 from candax.data.cache import Form, cached, cached_as
 from candax.data.examples import Dataset
 from candax.data.graphs import Graph, Triple, graph_of
@@ -31,6 +32,7 @@ _Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
 _GRAPH_PARTS = ("train", "valid", "test")
 
 
+@checked
 def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Dataset:
     r"""Predict which identifier a function of Python's standard library uses next, from those that it has used.
 
@@ -68,6 +70,7 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
     return cached("python-next-items", f"{sys.implementation.cache_tag} {root}", {**key, "min_count": min_count}, build)
 
 
+@checked
 def python_interactions(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Interactions:
     """The functions of Python's standard library as users and the identifiers that they use as their items, in order.
 
@@ -82,6 +85,7 @@ def python_interactions(stdlib: str | os.PathLike[str] | None = None, *, min_cou
     return interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count)
 
 
+@checked
 def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Graph:
     r"""What belongs to what in Python's standard library, as a graph.
 
@@ -118,6 +122,7 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
         function:greet.say calls name:print
         function:greet.say named name:say
     """
+    check_positive("min_count", min_count)
     root, names, key = _library(stdlib, tests=False)
 
     def build() -> Graph:

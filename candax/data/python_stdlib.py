@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from candax.checks import checked
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
@@ -37,6 +38,7 @@ class Function(NamedTuple):
     identifiers: frozenset[str]
 
 
+@checked
 def python_stdlib(stdlib: str | os.PathLike[str] | None = None) -> Dataset:
     r"""Predict the identifiers that a function of Python's standard library uses from how it presents itself.
 

@@ -1,15 +1,16 @@
 """Batches of questions to a graph: (entity, relation) and the entity that answers, in both directions."""
 
 import functools
-import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
+from candax.checks import check_positive, checked
 from candax.data.epochs import EpochBatches
 from candax.data.graphs import Graph, questions_of
+from candax.files import digest_of
 
 
 class QuestionBatch(NamedTuple):
@@ -47,6 +48,7 @@ class QuestionBatches(EpochBatches[QuestionBatch]):
         (4, 1)
     """
 
+    @checked
     def __init__(self, graph: Graph, batch_size: int, seed: int) -> None:
         if batch_size % 2:
             raise ValueError(f"expected an even batch_size, as a triple is asked in both directions; got {batch_size}.")
@@ -62,11 +64,11 @@ class QuestionBatches(EpochBatches[QuestionBatch]):
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values: equal identities give equal batches."""
-        digest = hashlib.blake2b(np.ascontiguousarray(self._questions).data, digest_size=16).hexdigest()
         sizes: dict[str, Any] = {"num_questions": len(self._questions), "num_entities": self.graph.num_entities}
-        return self.described(**sizes, questions_digest=digest)
+        return self.described(**sizes, questions_digest=digest_of(self._questions))
 
 
+@checked
 def questions_in_order(questions: Int32[np.ndarray, "N 3"], batch_size: int) -> Iterator[QuestionBatch]:
     """All questions in order, the last batch filled up with -1.
 
@@ -74,6 +76,7 @@ def questions_in_order(questions: Int32[np.ndarray, "N 3"], batch_size: int) -> 
         >>> [batch.entities.tolist() for batch in questions_in_order(np.array([[5, 0, 6]], np.int32), 2)]
         [[5, -1]]
     """
+    check_positive("batch_size", batch_size)
     for start in range(0, len(questions), batch_size):
         part = questions[start : start + batch_size]
         yield _batch(np.pad(part, ((0, batch_size - len(part)), (0, 0)), constant_values=-1))

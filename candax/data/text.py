@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sklearn.feature_extraction.text import CountVectorizer
 
+from candax.checks import checked
 from candax.data.corpus import Corpus, corpus_of
 from candax.data.progress import progress_bar
 from candax.data.python_stdlib import library_files
@@ -19,6 +20,7 @@ from candax.data.streams import text_lines
 _SENTENCE_END = re.compile(r"[.!?]+(?=[\s\"')]|$)")
 
 
+@checked
 def text_corpus(
     paths: Iterable[str | os.PathLike[str]], *, min_count: int = 4, max_length: int = 70, name: str | None = None
 ) -> Corpus:
@@ -57,6 +59,7 @@ def text_corpus(
     return corpus_of(name or files[0].name.split(".")[0], found, min_count=min_count, max_length=max_length)
 
 
+@checked
 def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 4, max_length: int = 70) -> Corpus:
     r"""The identifiers of Python's standard library, in their order: a corpus that every machine has.
 

@@ -5,9 +5,11 @@ import dataclasses
 import numpy as np
 from scipy.sparse import csr_array
 
+from candax.checks import checked
 from candax.data.examples import Dataset, Examples
 
 
+@checked
 def tf_idf(dataset: Dataset) -> Dataset:
     r"""Weighs counts by how rare a feature is: (1 + log count) * log(N / N_f), rows scaled to Euclidean length 1.
 

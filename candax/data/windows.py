@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32, Int64
 
+from candax.checks import checked
 from candax.data.epochs import ORDER, EpochBatches, check_seed, random_bits, shuffled
 from candax.data.words import Words
 
@@ -79,6 +80,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         probability is that of word2vec's code, which differs from section 2.3.
     """
 
+    @checked
     def __init__(
         self,
         text: Words,

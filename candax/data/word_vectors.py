@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int64
 
+from candax.checks import checked
 from candax.data import vector_files
 
 
+@checked
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordVectors:
     """Words with a vector each.

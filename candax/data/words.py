@@ -15,10 +15,13 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from candax.checks import checked
 from candax.data.cache import CACHE_VARIABLE, Form, cache_folder, cached_as
+from candax.data.corpus import sentence_of_words
 from candax.data.progress import progress_bar
 from candax.data.streams import LONGEST_LINE, MODULES, open_text
 from candax.data.text import python_sentences
+from candax.files import naming
 
 # Letters, digits and underscores; an apostrophe only within a word.
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -85,6 +88,7 @@ class Words:
             yield sentence
 
 
+@checked
 def words_of(
     name: str,
     sentences: Iterable[Sequence[str]],
@@ -118,7 +122,8 @@ def words_of(
     if min_count < 1 or max_words < 2:
         raise ValueError(f"expected min_count >= 1 and max_words >= 2, got {min_count} and {max_words}.")
     file = tempfile.TemporaryFile() if file is None else file  # noqa: SIM115  # it lives as long as its ids
-    first_ids, counts, length = _number(sentences, max_words, file)
+    with naming(Path(tempfile.gettempdir())):
+        first_ids, counts, length = _number(sentences, max_words, file)
     kept = sorted((word for word, i in first_ids.items() if counts[i] >= min_count), key=_rank(first_ids, counts))
     if len(kept) < 2:
         raise ValueError(
@@ -129,7 +134,8 @@ def words_of(
     # The last entry is -1's: the end of a sentence.
     new = np.full(len(counts) + 1, _GONE, np.int32)
     new[old], new[-1] = np.arange(len(kept)), -1
-    length = _renumber(file, length, new)
+    with naming(Path(tempfile.gettempdir())):
+        length = _renumber(file, length, new)
     digest = hashlib.blake2b("\0".join(kept).encode(), digest_size=16)
     for start in range(0, length, _TOKENS):
         digest.update(_read(file, start, min(_TOKENS, length - start)))
@@ -137,6 +143,7 @@ def words_of(
     return Words(name, tuple(kept), counts[old], ids, digest.hexdigest())
 
 
+@checked
 def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int = 5, keep_case: bool = False) -> Words:
     """Words of text files, or of Python's standard library: the first time read, later from the cache.
 
@@ -184,7 +191,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
             sentences = _sentences(files, keep_case) if files else python_sentences()
             return words_of(name, sentences, min_count=min_count, file=file)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                 raise
             raise OSError(
                 error.errno,
@@ -268,7 +275,7 @@ def _number(
         buffer.clear()
 
     for sentence in sentences:
-        for word in sentence:
+        for word in sentence_of_words(sentence):
             i = ids.get(word)
             if i is None:
                 i = ids[word] = next_id

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from candax.checks import checked
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
@@ -31,6 +32,7 @@ class Sources(NamedTuple):
     labels: Path | None
 
 
+@checked
 def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
     r"""Reads a folder with a training and a test file in the repository's text format.
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, Integer, Key
 
 from candax.base import Classes, KeyArray, Query, State
+from candax.checks import checked
 from candax.diagnostics.checks import check_data, check_settings
-from candax.diagnostics.draws import Draw, Draws, Exact, Gradients, exactly, make_draws
-from candax.diagnostics.measures import measures_of
+from candax.diagnostics.draws import Draw, Draws, Exact, Gradients, exactly, full_ms, make_draws, step_ms
+from candax.diagnostics.measures import measures_of, optimum_bias
 from candax.diagnostics.methods import Method
 from candax.diagnostics.result import MEASURES, Diagnostics
 from candax.diagnostics.statistics import Measure
@@ -22,6 +24,7 @@ _MOST_DRAWS_A_CALL = 32
 Progress = Callable[[int, int], None]
 
 
+@checked
 def diagnose(
     classes: Classes,
     embeddings: Float[Array | np.ndarray, "..."],
@@ -87,7 +90,8 @@ def diagnose(
         (True, True)
     """
     check_data(classes, embeddings, labels)
-    check_settings(methods, num_sampled, num_draws, top_k, int(classes.num_valid))
+    num_valid = int(classes.num_valid)
+    check_settings(methods, num_sampled, num_draws, top_k, num_valid)
     query = Query(jnp.asarray(embeddings), jnp.asarray(labels, jnp.int32), classes)
     exact = exactly(query, min(top_k, classes.num_classes))
     total = len(methods) * len(num_sampled) * num_draws
@@ -101,20 +105,27 @@ def diagnose(
                 progress(done + draws, total)
 
         sampler = method.sampler(number)
-        run = make_draws(
+        draws_of = partial(
+            make_draws,
             sampler,
             method.loss,
-            num_classes=int(classes.num_valid),
+            num_classes=num_valid,
             new_index=new_index and sampler.facts.law_over == "index",
         )
+        run = draws_of()
         key_init, key_draws = jax.random.split(jax.random.fold_in(key, number))
         state = sampler.init(key_init, classes)
         keys = jax.random.split(key_draws, (2, num_draws // 2))
-        # The first half has nothing earlier to be compared with.
-        total_gradient, first = _half(run, state, keys[0], query, exact, exact.gradients, report)
-        earlier = jax.tree.map(lambda total: total / (num_draws // 2), total_gradient)
-        _, second = _half(run, state, keys[1], query, exact, earlier, lambda draws: report(num_draws // 2 + draws))
-        cells.append(measures_of(method.likelihood, exact, first, second))
+        first, second = _halves(run, state, keys, query, exact, report)
+        optimum = _optimum_bias(
+            draws_of(own_labels=True),
+            state,
+            jax.random.split(jax.random.fold_in(key_draws, 1), (2, num_draws // 2)),
+            query,
+            exact,
+        )
+        timed = step_ms(sampler, method.loss, num_valid, state, keys[0, 0], query)
+        cells.append(measures_of(method.likelihood, exact, first, second) | {"optimum_bias": optimum, "step_ms": timed})
         if n == 0:
             only_this_batch.append(sampler.facts.law_over == "batch")
 
@@ -129,13 +140,31 @@ def diagnose(
         sampler_names=tuple(method.sampler_name for method in methods),
         loss_names=tuple(method.loss_name for method in methods),
         num_sampled=tuple(int(number) for number in num_sampled),
-        num_classes=int(classes.num_valid),
+        num_classes=num_valid,
         num_examples=len(embeddings),
         num_draws=num_draws,
         top_k=top_k,
         only_this_batch=tuple(only_this_batch),
+        full_ms=float(full_ms(query).value),
         **arrays,
     )
+
+
+def _halves(
+    run: Draws, state: State, keys: Key[Array, "2 H"], query: Query, exact: Exact, report: Callable[[int], None]
+) -> tuple[Draw, Draw]:
+    """Both halves of the draws, the second compared with the mean gradient of the first."""
+    # The first half has nothing earlier to be compared with.
+    total, first = _half(run, state, keys[0], query, exact, exact.gradients, report)
+    earlier = jax.tree.map(lambda total: total / keys.shape[1], total)
+    _, second = _half(run, state, keys[1], query, exact, earlier, lambda draws: report(keys.shape[1] + draws))
+    return first, second
+
+
+def _optimum_bias(run: Draws, state: State, keys: Key[Array, "2 H"], query: Query, exact: Exact) -> Measure:
+    """See ``Diagnostics``; ``run`` draws labels too."""
+    nothing = exact._replace(gradients=jax.tree.map(jnp.zeros_like, exact.gradients))
+    return optimum_bias(_halves(run, state, keys, query, nothing, lambda draws: None)[1].classes)
 
 
 def _half(

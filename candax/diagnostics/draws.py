@@ -1,22 +1,28 @@
 """What one draw of candidates makes of a batch, beside what all classes say: compiled, many draws a call."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from candax.base import Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
-from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
+from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate, streaming_sample
+from candax.diagnostics.statistics import Measure, mean
 from candax.diagnostics.top_k import top_k_share, which_count
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
 from candax.models.predictions import predictions
 from candax.models.sampled import draw_and_score
 from candax.rows import gather_rows, value_and_grad
+
+# Calls that are timed.
+_TIMED = 10
 
 
 class Gradients(NamedTuple):
@@ -71,6 +77,54 @@ class Draw(NamedTuple):
     classes: Closeness
 
 
+def gradient(sampler: Sampler, loss: Loss, num_classes: int, state: State, key: KeyArray, query: Query) -> Any:
+    """What a training step has of a draw: mean loss with candidates, losses and logits, and its gradients by row."""
+    classes = query.classes
+    tables = {"vectors": classes.vectors} | ({} if classes.biases is None else {"biases": classes.biases})
+
+    def mean_loss(tables: dict[str, Any], embeddings: Array) -> tuple[Float[Array, ""], Any]:
+        seen: list[tuple[Array, SampledLogits]] = []
+
+        def keeping(logits: SampledLogits) -> Float[Array, " B"]:
+            seen.append((loss(logits), logits))
+            return seen[-1][0]
+
+        of_rows = dataclasses.replace(classes, vectors=tables["vectors"], biases=tables.get("biases"))
+        flat = predictions(embeddings, query.labels, num_classes=num_classes, num_valid=classes.num_valid)
+        losses, drawn = draw_and_score(
+            flat, of_rows, sampler=sampler, state=state, key=key, loss=keeping, num_classes=num_classes
+        )
+        return jnp.mean(losses), (drawn.candidates, *seen[0])
+
+    return value_and_grad(mean_loss, has_aux=True)(tables, query.embeddings)
+
+
+def step_ms(sampler: Sampler, loss: Loss, num_classes: int, state: State, key: KeyArray, query: Query) -> Measure:
+    """How long a draw takes with its gradients."""
+
+    def step(state: State, key: KeyArray, query: Query) -> Any:
+        (value, _), grads = gradient(sampler, loss, num_classes, state, key, query)
+        return value, grads.params, {name: (rows.ids, rows.rows) for name, rows in grads.rows.items()}
+
+    return _milliseconds(jax.jit(step), state, key, query)
+
+
+def full_ms(query: Query) -> Measure:
+    """How long the full softmax takes with its gradients."""
+    return _milliseconds(jax.jit(_full_gradients), query)
+
+
+def _milliseconds(function: Callable[..., Any], *args: Any) -> Measure:
+    """The mean of some calls after the first, which compiles."""
+    jax.block_until_ready(function(*args))
+    each = []
+    for _ in range(_TIMED):
+        started = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        each.append(1e3 * (time.perf_counter() - started))
+    return mean(np.array(each))
+
+
 # (state, keys[n], query, exact, totals, earlier) -> (totals, n draws)
 Draws = Callable[[State, Key[Array, " n"], Query, Exact, Gradients, Gradients], tuple[Gradients, Draw]]
 
@@ -80,17 +134,7 @@ def exactly(query: Query, top_k: int) -> Exact:
     """Scores all classes, in blocks; the gradient to the classes is dense."""
     embeddings, labels, classes = query.embeddings, query.labels, query.classes
     scores, top_ids, log_normalizer = streaming_evaluate(embeddings, classes, top_k)
-
-    def mean_loss(
-        embeddings: Array, vectors: Array, biases: Array | None
-    ) -> tuple[Float[Array, ""], Float[Array, " B"]]:
-        of_vectors = Classes(vectors, biases, None, classes.num_valid, classes.normalized)
-        losses = full_softmax(embeddings, labels, of_vectors, block_size=DEFAULT_BLOCK_SIZE)
-        return jnp.mean(losses), losses
-
-    (to_embeddings, to_vectors, to_biases), losses = jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(
-        embeddings, classes.vectors, classes.biases
-    )
+    (to_embeddings, to_vectors, to_biases), losses = _full_gradients(query)
     return Exact(
         log_normalizer=log_normalizer,
         mean_true=log_normalizer - losses,
@@ -100,11 +144,25 @@ def exactly(query: Query, top_k: int) -> Exact:
     )
 
 
+def _full_gradients(query: Query) -> tuple[tuple[Array, Array, Array | None], Float[Array, " B"]]:
+    """Gradients to embeddings, class vectors and biases of the mean full softmax loss, and each example's loss."""
+    embeddings, labels, classes = query.embeddings, query.labels, query.classes
+
+    def mean_loss(
+        embeddings: Array, vectors: Array, biases: Array | None
+    ) -> tuple[Float[Array, ""], Float[Array, " B"]]:
+        of_vectors = Classes(vectors, biases, None, classes.num_valid, classes.normalized)
+        losses = full_softmax(embeddings, labels, of_vectors, block_size=DEFAULT_BLOCK_SIZE)
+        return jnp.mean(losses), losses
+
+    return jax.grad(mean_loss, argnums=(0, 1, 2), has_aux=True)(embeddings, classes.vectors, classes.biases)
+
+
 def _columns(vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -> Float[Array, "n columns"]:
     return vectors if biases is None else jnp.concatenate([vectors, biases[:, None].astype(vectors.dtype)], axis=1)
 
 
-def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: bool) -> Draws:
+def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: bool, own_labels: bool = False) -> Draws:
     """Compiles a sampler and a loss into a function of keys that makes one draw for each, one after the other.
 
     Beside the draws, the function adds their gradients up: ``totals`` in and out. It holds gradients of one draw as
@@ -115,6 +173,8 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         loss: any on ``SampledLogits``.
         num_classes: valid classes.
         new_index: whether every draw builds a state of its own from all classes.
+        own_labels: whether every draw has labels of its own too, from the softmax of the model, and the loss sees
+            log-probabilities: logits without a constant for each example, which is where nce has its optimum.
 
     Returns:
         A function of the sampler's state, keys, the batch with its output layer, ``exactly`` of it, the totals so far
@@ -134,23 +194,12 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         classes = query.classes
         if new_index:
             state = sampler.init(key_index, classes)
-        tables = {"vectors": classes.vectors} | ({} if classes.biases is None else {"biases": classes.biases})
-
-        def mean_loss(tables: dict[str, Any], embeddings: Array) -> tuple[Float[Array, ""], Any]:
-            seen: list[tuple[Array, SampledLogits]] = []
-
-            def keeping(logits: SampledLogits) -> Float[Array, " B"]:
-                seen.append((loss(logits), logits))
-                return seen[-1][0]
-
-            of_rows = dataclasses.replace(classes, vectors=tables["vectors"], biases=tables.get("biases"))
-            flat = predictions(embeddings, query.labels, num_classes=num_classes, num_valid=classes.num_valid)
-            losses, drawn = draw_and_score(
-                flat, of_rows, sampler=sampler, state=state, key=key, loss=keeping, num_classes=num_classes
-            )
-            return jnp.mean(losses), (drawn.candidates, *seen[0])
-
-        (_, (candidates, losses, logits)), grads = value_and_grad(mean_loss, has_aux=True)(tables, query.embeddings)
+        of_logits = loss
+        if own_labels:
+            key, key_labels = jax.random.split(key)
+            own = streaming_sample(key_labels, query.embeddings, classes)
+            query, of_logits = dataclasses.replace(query, labels=own[:, None]), _normalised(loss, exact.log_normalizer)
+        (_, (candidates, losses, logits)), grads = gradient(sampler, of_logits, num_classes, state, key, query)
         of_vectors, to_embeddings = grads.rows["vectors"], grads.params
         ids = of_vectors.ids
         rows = _columns(of_vectors.rows, None if classes.biases is None else grads.rows["biases"].rows)
@@ -180,6 +229,16 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
         return jax.lax.scan(step, totals, keys)
 
     return many
+
+
+def _normalised(loss: Loss, log_normalizer: Float[Array, " B"]) -> Loss:
+    """A loss of logits less log Z: that of log-probabilities."""
+
+    def of_log_probabilities(logits: SampledLogits) -> Float[Array, " B"]:
+        log_z = log_normalizer[:, None]
+        return loss(dataclasses.replace(logits, true=logits.true - log_z, sampled=logits.sampled - log_z))
+
+    return of_log_probabilities
 
 
 def _effective_sample_size(logits: SampledLogits) -> Float[Array, " B"]:

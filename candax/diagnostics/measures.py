@@ -28,6 +28,12 @@ def measures_of(likelihood: bool, exact: Exact, first: Draw, second: Draw) -> di
     return {name: measures.get(name, NOTHING) for name in MEASURES}
 
 
+def optimum_bias(second_half: Closeness) -> Measure:
+    """|E g| over the root of E |g|^2, where labels were drawn from the model and the exact gradient is 0."""
+    size = mean(np.asarray(second_half.square)).value
+    return clipped_root(_divided(squared_bias(np.asarray(second_half.with_earlier)), float(size)))
+
+
 def _likelihood_measures(
     log_z: Float[np.ndarray, " B"], p: Float[np.ndarray, " B"], log_z_error: Float[np.ndarray, "D B"]
 ) -> dict[str, Measure]:
@@ -59,8 +65,13 @@ def _gradient_measures(exact_square: float, draws: Closeness, second_half: Close
         "squared_bias": square,
         "bias": clipped_root(square),
         "error": root(_divided(mean(np.asarray(draws.squared_error)), exact_square)),
+        "noise": clipped_root(_less(_divided(mean(np.asarray(draws.squared_error)), exact_square), square)),
         "cosine": mean(cosine) if exact_square > 0 else NOTHING,
     }
+
+
+def _less(measure: Measure, other: Measure) -> Measure:
+    return Measure(np.asarray(measure.value - other.value), np.hypot(measure.standard_error, other.standard_error))
 
 
 def _divided(measure: Measure, by: float) -> Measure:

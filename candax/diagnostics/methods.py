@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping
 
 from candax.base import Loss, Sampler
+from candax.checks import checked
 from candax.losses import css, importance_sampling, sampled_softmax, subset_softmax
 
 _LIKELIHOODS = (css, importance_sampling, sampled_softmax, subset_softmax)
@@ -53,6 +54,7 @@ class Method:
         return loss in _LIKELIHOODS
 
 
+@checked
 def pairs(samplers: Mapping[str, Callable[[int], Sampler]], losses: Mapping[str, Loss]) -> list[Method]:
     """Every sampler with every loss.
 

@@ -9,7 +9,9 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
+from candax.checks import checked
 from candax.diagnostics.result import Diagnostics
 from candax.diagnostics.statistics import Measure
 
@@ -33,8 +35,13 @@ _TABLES = {
         "embedding_gradient_bias": "embedding\nbias",
         "embedding_gradient_cosine": "\ncosine",
         "class_gradient_bias": "class\nbias",
-        "class_gradient_error": "\nerror",
+        "class_gradient_noise": "\nnoise",
         "class_gradient_cosine": "\ncosine",
+    },
+    "what a training comes to, and what it costs": {
+        "optimum_bias": "optimum\nbias",
+        "class_gradient_noise": "noise\nper step",
+        "step_ms": "ms per\nstep",
     },
 }
 
@@ -58,8 +65,9 @@ _STYLES = ("-", "--", ":", "-.")
 _MARKERS = "osv^D*PX<>"
 
 
+@checked
 def table(result: Diagnostics) -> Group:
-    """Three tables for a rich console: Z and log Z; p(true) and candidates; gradients.
+    """Tables for a rich console: Z and log Z; p(true) and candidates; gradients; where training ends and its cost.
 
     1.234(5) is 1.234 with a standard error of 0.005, rounded up. All errors are root mean squares. Biases and errors of
     Z and of gradients are relative, log Z is in nats. What is not shown stands in ``Diagnostics``.
@@ -71,14 +79,15 @@ def table(result: Diagnostics) -> Group:
     if any(result.only_this_batch):
         about += "; *: random through the choice of the batch, which is fixed here"
     about += (
-        "\nBiases are against the full softmax at this model: how far one step's mean goes astray.\n"
-        "Where training ends is another question: sampled_softmax and nce have the full\n"
-        "softmax's optimum for any S, subset_softmax with uniform candidates alone."
+        f"\nFull softmax: {result.full_ms:.3g} ms per step.\n"
+        "Gradient bias: how far one step's mean is from the full softmax's step at this model.\n"
+        "Optimum bias: how much of a step is left, in the mean, where the probabilities are\n"
+        "right already (0: a long training ends where the full softmax does).\n"
+        "Noise: what differs from step to step; more steps or a lower rate average it out."
     )
     tables = [_table(result, title, columns) for title, columns in _TABLES.items()]
     shown = [table for table in tables if table.row_count]
-    shown[-1].caption = about
-    return Group(*shown)
+    return Group(*shown, Text(about))
 
 
 def _table(result: Diagnostics, title: str, columns: dict[str, str]) -> Table:
@@ -126,6 +135,7 @@ def with_error(value: float, standard_error: float) -> str:
     return f"{value:.{digits}f}({last})" + (f"e{exponent}" if exponent else "")
 
 
+@checked
 def draw(result: Diagnostics, path: Path) -> None:
     """Errors, gradients and candidates against the number of candidates, side by side, as a PNG file.
 

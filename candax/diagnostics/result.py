@@ -28,6 +28,7 @@ class Diagnostics:
         top_k: how many best classes ``top_k_share`` asks for.
         only_this_batch: [methods], the counts of this sampler are right over the choice of the batch only
             (``facts.law_over`` is "batch"), which stayed fixed: bias here is that of these examples.
+        full_ms: milliseconds of the full softmax with its gradients, beside ``step_ms``.
         num_candidates: candidates that an example sees, hits included, padding not.
         z_bias: E r - 1.
         z_variance: Var r.
@@ -42,11 +43,18 @@ class Diagnostics:
         embedding_gradient_squared_bias: |E g - g_full|^2 / |g_full|^2, unbiased, so that it may be negative.
         embedding_gradient_bias: its root, 0 where it is negative.
         embedding_gradient_error: root mean square over draws of |g - g_full| / |g_full|.
+        embedding_gradient_noise: the root of E |g - E g|^2 over |g_full|: what differs from step to step.
         embedding_gradient_cosine: mean over draws of the cosine between g and g_full, 0 where g is 0.
         class_gradient_squared_bias: as for the embeddings, for the gradient to class vectors and biases together.
         class_gradient_bias: the same.
         class_gradient_error: the same.
+        class_gradient_noise: the same.
         class_gradient_cosine: the same.
+        optimum_bias: |E g| over the root of E |g|^2, of class vectors and biases, where labels too are drawn: from the
+            model's own softmax, so that the full softmax's mean gradient is 0, and logits less log Z, which is where
+            nce has its optimum (others have it for any constant). 0 says that this loss leaves right
+            probabilities alone: its optimum is the right one. 0 where an estimate is negative.
+        step_ms: milliseconds of a draw, its logits, loss and gradients; that of the full softmax is ``full_ms``.
         effective_sample_size: (sum w)^2 / sum w^2 over the candidates that are no hits, w = exp(o) / expected count:
             how many equally weighted samples these are worth; 0 without any.
         top_k_share: share of the exact ``top_k`` best classes of an example that are candidates. Labels do not count,
@@ -62,6 +70,7 @@ class Diagnostics:
     num_draws: int
     top_k: int
     only_this_batch: tuple[bool, ...]
+    full_ms: float
     num_candidates: Measure
     z_bias: Measure
     z_variance: Measure
@@ -76,11 +85,15 @@ class Diagnostics:
     embedding_gradient_squared_bias: Measure
     embedding_gradient_bias: Measure
     embedding_gradient_error: Measure
+    embedding_gradient_noise: Measure
     embedding_gradient_cosine: Measure
     class_gradient_squared_bias: Measure
     class_gradient_bias: Measure
     class_gradient_error: Measure
+    class_gradient_noise: Measure
     class_gradient_cosine: Measure
+    optimum_bias: Measure
+    step_ms: Measure
     effective_sample_size: Measure
     top_k_share: Measure
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from candax.base import Candidates, KeyArray, Query, State
 from candax.blocks import streaming_evaluate
+from candax.checks import checked, described
 from candax.cosines import as_scored
 from candax.diagnostics.report import with_error
 from candax.diagnostics.statistics import NOTHING, Measure, mean
@@ -52,6 +53,7 @@ class Staleness:
     num_examples: int
 
 
+@checked
 def measure_staleness(
     model: nnx.Module,
     optimizer: Optimizer,
@@ -195,9 +197,12 @@ def _check(head: Head, measured: Sequence[Any], num_steps: int, every: int, top_
     if len(measured) < 2:
         raise ValueError(f"expected 2 batches or more to measure (standard errors are over them), got {len(measured)}.")
     for i, batch in enumerate(measured):
+        if not hasattr(batch, "labels"):
+            raise ValueError(f"expected batches with labels to measure, got {described(batch)}.")
         check_ids(batch.labels, head.num_classes, f"labels of batch {i} of those to measure")
 
 
+@checked
 def staleness_table(results: Mapping[str, Staleness]) -> Table:
     """A table for a rich console: one block of lines a result, named by the keys; 0.12(3) has a standard error 0.03."""
     table = Table(title="recall of the best classes against steps since a refresh", box=SIMPLE, padding=0)
@@ -213,6 +218,7 @@ def staleness_table(results: Mapping[str, Staleness]) -> Table:
     return table
 
 
+@checked
 def draw_staleness(results: Mapping[str, Staleness], path: Path) -> None:
     """Recall with the state in training (lines) and with a refreshed one (dashes) against steps, as a PNG file."""
     from candax.pictures import save_picture  # it chooses a backend without a display: not on importing candax

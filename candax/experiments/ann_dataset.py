@@ -68,5 +68,6 @@ def ann_dataset(settings: ANNDataset) -> list[common.Row]:
         problem.PANELS,
         "paper: ANN and KNN Softmax are as precise as the full softmax",
         problem.CAPTION,
+        data=dataset.digest,
     )
     return common.run(study, settings)

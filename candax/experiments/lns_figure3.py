@@ -115,6 +115,7 @@ def lns_figure3(settings: LNSFigure3) -> list[common.Row]:
         [_panel(f"after {steps:,} steps", claim) for steps, claim in zip(times, CLAIMS, strict=True)],
         caption=f"on top: probability of the target's {_TOP} best classes; found: classes that LSH finds",
         reference="target",
+        data=dataset.digest,
     )
     return common.run(study, settings)
 

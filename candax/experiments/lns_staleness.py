@@ -118,6 +118,7 @@ def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
         COLUMNS,
         [_panel(steps) for steps in after],
         caption="recall at so many steps since the refresh, and fresh: with tables built anew at that moment",
+        data=dataset.digest,
     )
     return common.run(study, settings)
 

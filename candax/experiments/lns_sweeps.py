@@ -80,6 +80,7 @@ def sweeps(settings: Sweeps) -> list[common.Row]:
         [method(*plan) for plan in _plans(settings)],
         common.columns(sweep="", method="", value="g", num_sampled=",", p_at_1=".3f", p_at_5=".3f", ms_per_step=".1f"),
         [_panel(sweep) for sweep in settings.tables],
+        data=dataset.digest,
     )
     return common.run(study, settings)
 

@@ -68,4 +68,5 @@ def study(dataset: data.Dataset, settings: Tables, claim: str, *before: common.P
         (*before, *problem.PANELS),
         claim,
         problem.CAPTION,
+        data=dataset.digest,
     )

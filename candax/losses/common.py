@@ -4,7 +4,7 @@ True and sampled logits are reduced separately and the two numbers added: concat
 size [B] into all-to-all exchanges when the samples are sharded over devices.
 """
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import SampledLogits
 
 Reduction: TypeAlias = Literal["sum", "mean"]
-
-
-def check_logits(logits: object) -> None:
-    """Raises ValueError for what is not the logits that a loss is a function of."""
-    if not isinstance(logits, SampledLogits):
-        raise ValueError(
-            f"expected SampledLogits, which a head makes, got {type(logits).__name__}: a loss is not called with "
-            "embeddings or labels; hand it over, as in cx.Head(..., loss=cx.losses.css) or cx.sampled_loss(..., loss=)."
-        )
 
 
 def minus_log_expected_count(
@@ -86,12 +77,6 @@ def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 softplus.defjvps(lambda tangent, value, x: tangent * jnp.exp(x - value))
-
-
-def check_choice(name: str, value: str, choices: object) -> None:
-    """Raises ValueError unless ``value`` is one of a ``Literal``'s choices."""
-    if value not in get_args(choices):
-        raise ValueError(f"expected {name} to be one of {', '.join(map(repr, get_args(choices)))}, got {value!r}.")
 
 
 def log_sum_exp(

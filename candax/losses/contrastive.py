@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import SampledLogits
+from candax.checks import checked
 from candax.losses.common import (
     Reduction,
-    check_choice,
-    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -35,12 +34,12 @@ def _sigmoid(
     sample_weight: float = 1.0,
 ) -> Float[Array, " B"]:
     """``-w mean_y log sigmoid(o_y) - v sum_s log sigmoid(-o_s)`` over the unmasked; 0 without labels."""
-    check_choice("reduction", reduction, Reduction)
     positive = mean_over_labels(softplus(-jnp.where(true_mask, true, 0.0)), true_mask)
     negative = reduce_over_samples(softplus(jnp.where(keep, sampled, 0.0)), keep, reduction)
     return zero_without_labels(positive_weight * positive + sample_weight * negative, true_mask)
 
 
+@checked
 def nce(
     logits: SampledLogits,
     *,
@@ -75,14 +74,16 @@ def nce(
     Source: Gutmann and Hyvarinen, Noise-Contrastive Estimation (2010); Mnih and Teh, A Fast and Simple Algorithm for
         Training Neural Probabilistic Language Models (2012), for z = 1; Botev et al. (2017), section 5.2.
     """
-    check_logits(logits)
     log_z = jnp.reshape(jnp.asarray(log_normalizer), (-1, 1))
+    if len(log_z) not in (1, len(logits.true)):
+        raise ValueError(f"expected one log_normalizer or {len(logits.true)}, one an example, got {len(log_z)}.")
     true = minus_log_expected_count(logits.true - log_z, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled - log_z, logits.sampled_log_expected_count)
     keep = negatives(logits) if remove_hits else logits.sampled_mask
     return _sigmoid(true, logits.true_mask, sampled, keep)
 
 
+@checked
 def negative_sampling(
     logits: SampledLogits, *, reduction: Reduction = "sum", sample_weight: float = 1.0, remove_hits: bool = True
 ) -> Float[Array, " B"]:
@@ -121,7 +122,6 @@ def negative_sampling(
         4; the mean: Botev et al. (2017), equation 29; the optimum: Levy and Goldberg, Neural Word Embedding as Implicit
         Matrix Factorization (2014).
     """
-    check_logits(logits)
     if not 0 < sample_weight < float("inf"):
         raise ValueError(f"expected a sample_weight above 0, got {sample_weight!r}.")
     keep = negatives(logits) if remove_hits else logits.sampled_mask
@@ -130,6 +130,7 @@ def negative_sampling(
     )
 
 
+@checked
 def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " B"]:
     r"""Generalised binary cross-entropy (gSASRec): negative sampling with the true class's probability to a power.
 
@@ -159,7 +160,6 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " 
     Source: Petrov and Macdonald, gSASRec: Reducing Overconfidence in Sequential Recommendation Trained with Negative
         Sampling (2023).
     """
-    check_logits(logits)
     if not 0 <= calibration <= 1:
         raise ValueError(f"expected calibration from 0 (plain negative sampling) to 1 (calibrated), got {calibration}.")
     keep = negatives(logits)
@@ -168,6 +168,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " 
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
 
 
+@checked
 def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     r"""The binary cross-entropy of every class for itself, that over false classes estimated from the samples.
 
@@ -195,7 +196,6 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     Source: one-vs-all as in Babbar and Schoelkopf, DiSMEC: Distributed Sparse Machines for Extreme Multi-label
         Classification (2017), with the logistic loss; the estimate is Horvitz and Thompson's.
     """
-    check_logits(logits)
     keep = negatives(logits)
     # What its sampler cannot draw (count 0) stands for itself alone.
     counted = keep & (logits.sampled_log_expected_count > -jnp.inf)
@@ -205,6 +205,7 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     return zero_without_labels(number_of_labels(logits) * positive + negative, logits.true_mask)
 
 
+@checked
 def blackout(logits: SampledLogits) -> Float[Array, " B"]:
     r"""BlackOut: raise the true class's probability among the candidates, lower that of every sampled one.
 
@@ -230,7 +231,6 @@ def blackout(logits: SampledLogits) -> Float[Array, " B"]:
     Source: Ji, Vishwanathan, Satish, Anderson, Dubey, BlackOut: Speeding up Recurrent Neural Network Language Models
         With Very Large Vocabularies (2016); Botev et al. (2017), equations 30 and 31.
     """
-    check_logits(logits)
     keep = negatives(logits)
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)

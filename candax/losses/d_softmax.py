@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
+from candax.checks import checked
 from candax.losses.common import (
-    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -16,6 +16,7 @@ from candax.losses.common import (
 from candax.losses.margins import check_scale
 
 
+@checked
 def d_softmax(
     logits: SampledLogits, *, end_point: float = 0.9, scale: float = 32.0, corrected: bool = False
 ) -> Float[Array, " B"]:
@@ -60,12 +61,12 @@ def d_softmax(
     Source: He, Wang, Li, Wang, Softmax Dissection: Towards Understanding Intra- and Inter-class Objective for Embedding
         Learning (2020).
     """
-    check_logits(logits)
     check_scale(scale)
     within = _within(logits, end_point, scale)
     return zero_without_labels(within + _between(logits, scale, corrected), logits.true_mask)
 
 
+@checked
 def d_softmax_b(
     logits: SampledLogits,
     *,
@@ -104,7 +105,6 @@ def d_softmax_b(
 
     Source: as ``d_softmax``; the share as in Zhao et al., ANN Softmax (PVLDB 2022), section 4.
     """
-    check_logits(logits)
     check_scale(scale)
     if not 0 < share <= 1:
         raise ValueError(f"expected 0 < share <= 1, the share of examples with a loss between classes, got {share!r}.")
@@ -116,6 +116,8 @@ def d_softmax_b(
 
 
 def _within(logits: SampledLogits, end_point: float, scale: float) -> Float[Array, " B"]:
+    if not -1 <= end_point <= 1:
+        raise ValueError(f"expected end_point to be a cosine, of -1 to 1, got {end_point}.")
     cosines = jnp.where(logits.true_mask, logits.true, 0.0)
     return mean_over_labels(jax.nn.softplus(scale * (end_point - cosines)), logits.true_mask)
 

@@ -8,16 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
+from candax.checks import check_positive, checked
 from candax.cosines import as_scored
 from candax.losses.likelihood import css
 
 
+@checked
 def full_softmax(
-    embeddings: Float[Array, "B dim"], labels: Int[Array, "B T"], classes: Classes, *, block_size: int | None = None
+    embeddings: Float[Array, "B dim"], labels: Integer[Array, "B T"], classes: Classes, *, block_size: int | None = None
 ) -> Float[Array, " B"]:
     """Cross-entropy against all classes, each true class with target 1 / |Y|.
 
@@ -58,6 +60,7 @@ def full_softmax(
     return _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
 
 
+@checked
 def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[..., Float[Array, " B"]]:
     """Makes of a loss on ``SampledLogits`` the loss that it approximates: every class is a candidate, of count 1.
 
@@ -80,6 +83,7 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
         >>> [round(float(loss), 4) for loss in full(jnp.zeros((2, 4)), jnp.array([[1, 3], [-1, -1]]), classes)]
         [1.3863, 0.0]
     """
+    check_positive("num_classes", num_classes, optional=True)
     return partial(_over_all_classes, loss, num_classes)
 
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
+from candax.checks import checked
 from candax.losses.common import (
-    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -13,6 +13,7 @@ from candax.losses.common import (
 )
 
 
+@checked
 def importance_sampling(logits: SampledLogits) -> Float[Array, " B"]:
     r"""Negative log-likelihood with the normaliser estimated from the samples alone.
 
@@ -42,7 +43,6 @@ def importance_sampling(logits: SampledLogits) -> Float[Array, " B"]:
     Source: Bengio and Senecal, Quick Training of Probabilistic Neural Nets by Importance Sampling (2003); Botev, Zheng,
         Barber, Complementary Sum Sampling (2017), equations 15 and 16.
     """
-    check_logits(logits)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     nobody = jnp.zeros_like(logits.true_mask)
     log_normaliser = log_sum_exp(logits.true, nobody, sampled, logits.sampled_mask)

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import SampledLogits
+from candax.checks import checked
 from candax.losses.common import (
-    check_choice,
-    check_logits,
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
@@ -32,6 +31,7 @@ def _nll(
     return zero_without_labels(nll, true_mask)
 
 
+@checked
 def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int | None = None) -> Float[Array, " B"]:
     r"""Complementary sum sampling: the true classes exactly, the others by importance or inclusion weights.
 
@@ -77,8 +77,6 @@ def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int
     Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 18 and 19; "redraw" is the paper's
         scheme for shared samples (section 6.2).
     """
-    check_logits(logits)
-    check_choice("complement", complement, Complement)
     keep = without_hits(logits)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     if complement == "redraw":
@@ -111,6 +109,7 @@ def _redraw(
     return keep, jax.lax.stop_gradient(jnp.log(ratio))
 
 
+@checked
 def sampled_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     r"""Sampled softmax: true and sampled logits both lose the log of their expected count; hits removed.
 
@@ -135,12 +134,12 @@ def sampled_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     Source: TensorFlow's sampled_softmax_loss with remove_accidental_hits; Jean et al., On Using Very Large Target
         Vocabulary for Neural Machine Translation (2015), section 3.
     """
-    check_logits(logits)
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     return _nll(true, logits.true_mask, sampled, without_hits(logits))
 
 
+@checked
 def subset_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     r"""The softmax over the true and the sampled classes alone, without correction; hits removed.
 
@@ -165,5 +164,4 @@ def subset_softmax(logits: SampledLogits) -> Float[Array, " B"]:
     Source: Jean et al. (2015), the large-vocabulary softmax over a subset; also what Daghaghi et al. (ICML 2021) and
         Zhao et al., ANN Softmax (PVLDB 2022) train with.
     """
-    check_logits(logits)
     return _nll(logits.true, logits.true_mask, logits.sampled, without_hits(logits))

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from candax.base import Loss, Margin, SampledLogits
-from candax.losses.common import check_logits
+from candax.checks import checked
 
 
+@checked
 def with_margin(margin: Margin, loss: Loss) -> Loss:
     """A loss on the cosines of a normalised head: ``loss(margin(logits))``.
 
@@ -41,6 +42,7 @@ def with_margin(margin: Margin, loss: Loss) -> Loss:
     return loss_with_margin
 
 
+@checked
 def arcface(logits: SampledLogits, *, margin: float = 0.5, scale: float = 64.0) -> SampledLogits:
     r"""The additive angular margin: true logits ``s cos(t + m)``, where t is the angle to the class vector.
 
@@ -73,7 +75,6 @@ def arcface(logits: SampledLogits, *, margin: float = 0.5, scale: float = 64.0) 
     Source: Deng, Guo, Xue, Zafeiriou, ArcFace: Additive Angular Margin Loss for Deep Face Recognition (2019), equation
         3; the branch beyond pi as in its published code (``easy_margin=False``).
     """
-    check_logits(logits)
     if not 0 <= margin < math.pi:
         raise ValueError(f"expected a margin of at least 0 and less than pi radians, got {margin!r}.")
 
@@ -87,6 +88,7 @@ def arcface(logits: SampledLogits, *, margin: float = 0.5, scale: float = 64.0) 
     return _scaled(logits, held_back(_unmasked(logits.true, logits.true_mask)), scale)
 
 
+@checked
 def cosface(logits: SampledLogits, *, margin: float = 0.4, scale: float = 64.0) -> SampledLogits:
     r"""The additive cosine margin: true logits ``s (cos t - m)``, sampled logits ``s cos t``.
 
@@ -112,7 +114,6 @@ def cosface(logits: SampledLogits, *, margin: float = 0.4, scale: float = 64.0) 
 
     Source: Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition (2018), equation 4.
     """
-    check_logits(logits)
     if not 0 <= margin < math.inf:
         raise ValueError(f"expected a finite margin >= 0, got {margin!r}.")
     return _scaled(logits, _unmasked(logits.true, logits.true_mask) - margin, scale)

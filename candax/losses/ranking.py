@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
+from candax.checks import checked
 from candax.losses.common import (
     Reduction,
-    check_choice,
-    check_logits,
     mean_over_labels,
     negatives,
     reduce_over_samples,
@@ -21,6 +20,7 @@ from candax.losses.common import (
 Penalty: TypeAlias = Literal["logistic", "hinge"]
 
 
+@checked
 def ranking(
     logits: SampledLogits,
     *,
@@ -60,9 +60,8 @@ def ranking(
     Source: Botev, Zheng, Barber, Complementary Sum Sampling (2017), equations 25 and 26; the hinge: Collobert and
         Weston, A Unified Architecture for Natural Language Processing (2008).
     """
-    check_logits(logits)
-    check_choice("penalty", penalty, Penalty)
-    check_choice("reduction", reduction, Reduction)
+    if margin is not None and margin < 0:
+        raise ValueError(f"expected margin >= 0 or None, got {margin}.")
     margin = math.log(max(logits.num_classes - 1, 1)) if margin is None else margin
     keep = negatives(logits)
 

@@ -6,9 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import Loss, SampledLogits
+from candax.checks import check_rate, checked
 from candax.losses.common import mean_over_labels, reduce_over_samples, without_hits
 
 
+@checked
 def with_smoothing(loss: Loss, smoothing: float) -> Loss:
     r"""A loss whose target is softened towards the sampled classes.
 
@@ -39,8 +41,7 @@ def with_smoothing(loss: Loss, smoothing: float) -> Loss:
     Source: Szegedy et al., Rethinking the Inception Architecture for Computer Vision (2016), section 7, where the
         target is smoothed over all classes.
     """
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"expected smoothing of at least 0 and less than 1, got {smoothing!r}.")
+    check_rate("smoothing", smoothing)
 
     def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, " B"]:
         keep = without_hits(logits)

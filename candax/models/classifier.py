@@ -1,10 +1,12 @@
 """An encoder before a head."""
 
+from collections.abc import Callable
 from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import checked
 from candax.models.head import Head
 
 
@@ -26,8 +28,9 @@ class Classifier(nnx.Module):
         [(500, 16), (1000, 16)]
     """
 
-    def __init__(self, encoder: Any, head: Head) -> None:
-        self.encoder = encoder
+    @checked
+    def __init__(self, encoder: Callable[..., Any], head: Head) -> None:
+        self.encoder: Any = encoder
         self.head = head
 
     def __call__(self, batch: Any) -> Float[Array, "... dim"]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 
 
 class DenseMLP(nnx.Module):
@@ -36,6 +36,7 @@ class DenseMLP(nnx.Module):
         (5, 4)
     """
 
+    @checked
     def __init__(self, num_features: int, hidden: Sequence[int], dim: int, *, rngs: nnx.Rngs) -> None:
         widths = (num_features, *hidden, dim)
         for width in widths:

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from candax.checks import check_positive
-from candax.rows.lookups import lookup
+from candax.checks import check_positive, checked
+from candax.rows.lookups import lookup_in, whole
 from candax.rows.placement import placement, table_of
 
 default_embed_init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
@@ -45,6 +45,7 @@ class Embed(nnx.Module):
         (1, 3, 16)
     """
 
+    @checked
     def __init__(
         self,
         num_embeddings: int,
@@ -76,11 +77,11 @@ class Embed(nnx.Module):
 
     def __call__(self, inputs: Int[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
         """Rows ``[*inputs.shape, features]`` of integer ids."""
-        rows = lookup(self.embedding, inputs)
+        rows = lookup_in(self, "embedding", inputs)
         return rows if self.dtype is None else rows.astype(self.dtype)
 
     def attend(self, query: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
         """Products with every row, ``query @ embedding.T``: a use of the whole table, whose gradient is dense."""
-        table = self.embedding[...]
+        table = whole(self, "embedding")
         dtype = jnp.promote_types(query.dtype, table.dtype) if self.dtype is None else self.dtype
         return jnp.asarray(query, dtype) @ table.T.astype(dtype)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.models.head import Head
-from candax.rows import Table, lookup
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 Activation: TypeAlias = Literal["tanh", "sigmoid"]
 _ACTIVATIONS = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
@@ -54,6 +55,7 @@ class GRULanguageModel(nnx.Module):
         ``candidate="sigmoid"``; tanh is the standard.
     """
 
+    @checked
     def __init__(
         self,
         head: Head,
@@ -87,7 +89,7 @@ class GRULanguageModel(nnx.Module):
 
     def __call__(self, batch: Any) -> Float[Array, "BL word_dim"]:
         """Embeddings of all places, sentence by sentence."""
-        by_time = jnp.swapaxes(lookup(self.words, batch.words), 0, 1)
+        by_time = jnp.swapaxes(lookup_in(self, "words", batch.words), 0, 1)
         start = jnp.zeros((by_time.shape[1], self.cell.hidden_features), by_time.dtype)
         _, states = jax.lax.scan(self.cell, start, by_time)
         return self.projection(jnp.swapaxes(states, 0, 1)).reshape(-1, by_time.shape[2])

@@ -11,11 +11,11 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from candax.base import KeyArray, SampledLogits, Sampler
 from candax.blocks import Transform
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
@@ -24,6 +24,7 @@ from candax.models.output_layer import OutputLayer, log_prior
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, draw_and_score, loss_over_all, reads_vectors
 from candax.rows.lookups import record_draw
+from candax.rows.slots import lagging
 from candax.rows.tables import Constant, DrawCount, Table
 from candax.samplers.sharded import sharded
 
@@ -94,6 +95,7 @@ class Head(OutputLayer):
         (2, 3)
     """
 
+    @checked
     def __init__(
         self,
         num_classes: int,
@@ -116,6 +118,7 @@ class Head(OutputLayer):
     ) -> None:
         check_positive("num_classes", num_classes)
         check_positive("dim", dim, optional=True)
+        check_positive("block_size", block_size, optional=True)
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
         super().__init__(
@@ -181,17 +184,18 @@ class Head(OutputLayer):
         # Copies: a step donates the model, and an array that the sampler keeps as it is would be donated twice.
         return jax.tree.map(jnp.array, init(key, self.classes()))
 
+    @checked
     def loss(
         self,
         h: Float[Array | np.ndarray, "..."],
-        labels: Int[Array | np.ndarray, "..."],
+        labels: Integer[Array | np.ndarray, "..."],
         *,
         where: Array | np.ndarray | None = None,
         weights: Array | np.ndarray | None = None,
         reduction: str = "mean",
         return_draw: bool = False,
-        runs: Int[Array | np.ndarray, "R L"] | None = None,
-        more_labels: Int[Array | np.ndarray, "..."] | None = None,
+        runs: Integer[Array | np.ndarray, "..."] | None = None,
+        more_labels: Integer[Array | np.ndarray, "..."] | None = None,
     ) -> Any:
         """The loss of predictions: ``cx.sampled_loss`` with this head's classes, sampler and keys.
 
@@ -227,7 +231,10 @@ class Head(OutputLayer):
         assert state is not None
         losses, draw = draw_and_score(
             flat,
-            self._classes(self.vectors.kept() if computed else self.vectors, self.biases),
+            self._classes(
+                self.vectors.kept() if computed else lagging(self, "vectors") or self.vectors,
+                lagging(self, "biases") or self.biases,
+            ),
             sampler=self.sampler,
             state=state.get_value(),
             key=self.step_key(),

@@ -7,9 +7,11 @@ from flax import nnx
 from jax import numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from candax.checks import check_rate, checked
 from candax.models.dropout import Dropout
 from candax.models.head import Head
-from candax.rows import Table, lookup
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 Product: TypeAlias = Literal["complex", "elementwise", "sum", "rotation"]
 PRODUCTS: tuple[Product, ...] = ("complex", "elementwise", "sum", "rotation")
@@ -40,7 +42,7 @@ class NearEntities(nnx.Module):
 
     def __call__(self, ids: Int[Array, " n"]) -> Float[Array, "n dim_and_one"]:
         """The class vectors of some entities."""
-        rows = lookup(self.entities, ids)
+        rows = lookup_in(self, "entities", ids)
         return jnp.concatenate([2 * rows, -jnp.sum(rows**2, axis=1, keepdims=True)], axis=1)
 
 
@@ -87,6 +89,7 @@ class LinkEncoder(nnx.Module):
         al., RotatE: Knowledge Graph Embedding by Relational Rotation in Complex Space (2019).
     """
 
+    @checked
     def __init__(
         self,
         head: Head,
@@ -107,6 +110,9 @@ class LinkEncoder(nnx.Module):
             raise ValueError(
                 f"expected num_kinds >= 1, and an even number of coordinates for complex ones, got {num_kinds}, {dim}."
             )
+        check_rate("dropout", dropout)
+        if scale is not None and not scale > 0:
+            raise ValueError(f"expected scale > 0, got {scale}.")
         self.product = product
         key = rngs.params()
         if product == "rotation":
@@ -123,7 +129,7 @@ class LinkEncoder(nnx.Module):
 
     def rows(self, batch: Any) -> tuple[Float[Array, "B dim"], Float[Array, "B of_relation"]]:
         """The rows of a batch's entities and relations, such as regularisers are about."""
-        return lookup(self.entities, batch.entities), lookup(self.relations, batch.relations)
+        return lookup_in(self, "entities", batch.entities), lookup_in(self, "relations", batch.relations)
 
     def asked(
         self, entity: Float[Array, "B dim"], relation: Float[Array, "B of_relation"]

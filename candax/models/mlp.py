@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive
-from candax.rows import Table, lookup
+from candax.checks import check_positive, checked
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 
 class SparseMLP(nnx.Module):
@@ -36,6 +37,7 @@ class SparseMLP(nnx.Module):
         (500, 16)
     """
 
+    @checked
     def __init__(self, num_features: int, dim: int, *, linear: bool = False, rngs: nnx.Rngs) -> None:
         check_positive("num_features", num_features)
         check_positive("dim", dim)
@@ -45,7 +47,7 @@ class SparseMLP(nnx.Module):
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """Embeddings, from the rows of the bag that the batch looks up."""
-        rows = lookup(self.bag, batch.feature_ids)
+        rows = lookup_in(self, "bag", batch.feature_ids)
         values = jnp.asarray(batch.feature_values)
         if values.ndim == 1:
             return self._hidden(self._flat_sum(values, batch, rows))

@@ -8,16 +8,17 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from candax.base import Classes, KeyArray
 from candax.blocks import DEFAULT_BLOCK_SIZE, Transform, streaming_evaluate, streaming_sample
+from candax.checks import checked
 from candax.cosines import as_scored
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.predictions import predictions
 from candax.models.sharded_scores import evaluate_sharded
-from candax.rows.lookups import lookup
+from candax.rows.lookups import lookup, whole
 from candax.rows.placement import Placement, placement, placement_of, table_of
 from candax.rows.tables import Constant, Table, normal_table
 
@@ -105,7 +106,10 @@ class OutputLayer(nnx.Module):
     def classes(self) -> Classes:
         """The output layer as samplers see it, of arrays."""
         computed = isinstance(self.vectors, ComputedVectors)
-        return self._classes(self.vectors.kept() if computed else self.vectors[...], _array(self.biases))
+        return self._classes(self.vectors.kept() if computed else whole(self, "vectors"), self._all_biases())
+
+    def _all_biases(self) -> Any:
+        return None if self.biases is None else whole(self, "biases")
 
     def _classes(self, vectors: Any, biases: Any) -> Classes:
         return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
@@ -113,12 +117,12 @@ class OutputLayer(nnx.Module):
     def whole(self) -> Classes:
         """As ``classes``, with every class vector, also where they are computed: computed anew, in blocks."""
         if isinstance(self.vectors, ComputedVectors):
-            return self._classes(self.vectors.all(), _array(self.biases))
+            return self._classes(self.vectors.all(), self._all_biases())
         return self.classes()
 
     def _differentiable(self) -> Classes:
         if isinstance(self.vectors, ComputedVectors):
-            return self._classes(self.vectors.of(jnp.arange(self.num_classes, dtype=jnp.int32)), _array(self.biases))
+            return self._classes(self.vectors.of(jnp.arange(self.num_classes, dtype=jnp.int32)), self._all_biases())
         return self.classes()
 
     def __call__(self, h: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
@@ -131,12 +135,13 @@ class OutputLayer(nnx.Module):
         logits = logits[..., : self.num_classes]
         return logits if self.transform is None else self.transform(logits)
 
+    @checked
     def top_k(
         self,
         h: Float[Array | np.ndarray, "..."],
         k: int,
         *,
-        exclude: Int[Array | np.ndarray, "..."] | None = None,
+        exclude: Integer[Array | np.ndarray, "..."] | None = None,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> tuple[Float[Array, "..."], Int[Array, "..."]]:
         """The exact k best classes, scored in blocks of classes.
@@ -168,7 +173,7 @@ class OutputLayer(nnx.Module):
     def log_prob(
         self,
         h: Float[Array | np.ndarray, "..."],
-        labels: Int[Array | np.ndarray, "..."],
+        labels: Integer[Array | np.ndarray, "..."],
         *,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> Float[Array, "..."]:

@@ -1,11 +1,13 @@
 """Random projection: a softmax over all classes in few dimensions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from candax.checks import checked
 from candax.rows import Constant, Table
 
 
@@ -40,7 +42,8 @@ class RandomProjection(nnx.Module):
         et al., ANN Softmax (PVLDB 2022), sections 2.1 and 4.
     """
 
-    def __init__(self, encoder: Any, dim: int, num_projected: int = 100, *, rngs: nnx.Rngs) -> None:
+    @checked
+    def __init__(self, encoder: Callable[..., Any], dim: int, num_projected: int = 100, *, rngs: nnx.Rngs) -> None:
         if not 1 <= num_projected <= dim:
             raise ValueError(
                 f"expected 1 <= num_projected <= dim, the width of the encoder's embeddings, got num_projected="
@@ -49,7 +52,7 @@ class RandomProjection(nnx.Module):
         tables = {name: value for name, value in vars(encoder).items() if isinstance(value, Table)}
         if taken := tables.keys() & {"encoder", "projection"}:
             raise ValueError(f"expected an encoder without tables called {sorted(taken)}: rename them.")
-        self.encoder = encoder
+        self.encoder: Any = encoder
         self.projection = Constant(jax.random.normal(rngs.params(), (dim, num_projected)) / num_projected**0.5)
         for name, table in tables.items():
             setattr(self, name, table)

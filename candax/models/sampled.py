@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.losses.full import full_softmax, scores_all_classes
@@ -22,6 +22,7 @@ from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.lookups import TableView, lookup
 from candax.rows.placement import Placement
+from candax.rows.slots import Lagging
 from candax.rows.tables import Table
 from candax.rows.unique import unique_rows
 
@@ -29,9 +30,10 @@ from candax.rows.unique import unique_rows
 VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]
 
 
+@checked
 def sampled_loss(
     embeddings: Float[Array | np.ndarray, "..."],
-    labels: Int[Array | np.ndarray, "..."],
+    labels: Integer[Array | np.ndarray, "..."],
     classes: Classes,
     *,
     sampler: Sampler | None,
@@ -44,7 +46,7 @@ def sampled_loss(
     block_size: int | None = None,
     return_draw: bool = False,
     vectors: VectorsOf | None = None,
-    more_labels: Int[Array | np.ndarray, "..."] | None = None,
+    more_labels: Integer[Array | np.ndarray, "..."] | None = None,
 ) -> Any:
     """The loss of predictions over a large output layer, from a few sampled classes: ``sum(w loss) / sum(w)``.
 
@@ -298,6 +300,7 @@ def _without_gradient(classes: Classes) -> Classes:
     """Arrays alone, as samplers see them."""
 
     def array(part: Any) -> Any:
+        part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written
         if isinstance(part, Table | TableView):
             part = part[...]
         return None if part is None else jax.lax.stop_gradient(part)
@@ -358,7 +361,10 @@ def _check_state(sampler: Sampler, state: State, key: KeyArray, classes: Classes
         wanted = jax.eval_shape(sampler.init, key, _without_gradient(classes))
     except jax.errors.JAXTypeError:
         return  # a sampler whose init computes on the host
-    shapes = [[(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(tree)] for tree in (wanted, state)]
+    shapes = [
+        [(jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in jax.tree.leaves(tree)]
+        for tree in (wanted, state)
+    ]
     structures = [str(jax.tree.structure(tree)) for tree in (wanted, state)]
     if structures[0] != structures[1] or shapes[0] != shapes[1]:
         raise ValueError(

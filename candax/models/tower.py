@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.models.head import Head
-from candax.rows import Table, lookup
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 
 class HistoryTower(nnx.Module):
@@ -44,6 +45,7 @@ class HistoryTower(nnx.Module):
         (2019), with item ids as the item's only feature.
     """
 
+    @checked
     def __init__(self, head: Head, hidden_dim: int, *, tied: bool = True, rngs: nnx.Rngs) -> None:
         check_positive("hidden_dim", hidden_dim)
         dim = head.vectors.shape[1]
@@ -58,6 +60,6 @@ class HistoryTower(nnx.Module):
         values = jnp.asarray(batch.feature_values)
         total = jnp.sum(jnp.abs(values), axis=1, keepdims=True)
         pooled = jnp.einsum(
-            "bf,bfd->bd", values / jnp.where(total > 0, total, 1), lookup(self.items, batch.feature_ids)
+            "bf,bfd->bd", values / jnp.where(total > 0, total, 1), lookup_in(self, "items", batch.feature_ids)
         )
         return pooled @ self.linear[...] + self.output(jax.nn.relu(self.hidden(pooled)))

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from candax.checks import check_positive
+from candax.checks import check_positive, check_rate, checked
 from candax.models.dropout import Dropout
 from candax.models.head import Head
-from candax.rows import Table, lookup
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 Block: TypeAlias = Literal["ligr", "sasrec"]
 
@@ -72,6 +73,7 @@ class TransformerBlock(nnx.Module):
         (2025), in the reading of Tikhonovich et al., eSASRec (2025).
     """
 
+    @checked
     def __init__(
         self,
         dim: int,
@@ -85,6 +87,10 @@ class TransformerBlock(nnx.Module):
     ) -> None:
         if kind not in ("ligr", "sasrec"):
             raise ValueError(f"expected a block of the kind 'ligr' or 'sasrec', got {kind!r}.")
+        check_positive("dim", dim)
+        check_positive("max_distance", max_distance)
+        check_rate("dropout", dropout)
+        check_rate("attention_dropout", attention_dropout)
         self.gated = kind == "ligr"
         self.attention = Attention(dim, num_heads, max_distance, attention_dropout, rngs=rngs)
         self.norms = nnx.List([nnx.LayerNorm(dim, rngs=rngs) for _ in range(2)])
@@ -144,6 +150,7 @@ class SequenceEncoder(nnx.Module):
     Source: Kang and McAuley, Self-Attentive Sequential Recommendation (2018).
     """
 
+    @checked
     def __init__(
         self,
         head: Head,
@@ -160,13 +167,9 @@ class SequenceEncoder(nnx.Module):
     ) -> None:
         check_positive("num_blocks", num_blocks)
         check_positive("max_length", max_length)
-        for name, rate in (
-            ("item_dropout", item_dropout),
-            ("dropout", dropout),
-            ("attention_dropout", attention_dropout),
-        ):
-            if not 0 <= rate < 1:
-                raise ValueError(f"expected {name} of at least 0 and less than 1, got {rate}.")
+        check_rate("item_dropout", item_dropout)
+        if not scale > 0:
+            raise ValueError(f"expected scale > 0, got {scale}.")
         dim = head.vectors.shape[1]
         self.items: Table = head.vectors
         self.scale, self.item_dropout = scale, item_dropout
@@ -180,7 +183,7 @@ class SequenceEncoder(nnx.Module):
 
     def __call__(self, batch: Any) -> Float[Array, "R L dim"]:
         """An embedding for each item: of what comes after it."""
-        x = self.scale * lookup(self.items, batch.items)
+        x = self.scale * lookup_in(self, "items", batch.items)
         read = self.whole(jnp.ones((*x.shape[:2], 1), x.dtype))
         # Unlike dropout of coordinates, what is left is not scaled: at prediction all items are read as they are.
         x = self.dropout(jnp.where(read > 0, x, 0.0))

@@ -8,6 +8,8 @@ product is what is wanted: one vector per place is read, instead of one per pair
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
+from candax.checks import check_positive, checked
+
 # Places of a block: the product is (block + 2 w) / (2 w) times as large as its band, but quick.
 _BLOCK = 32
 
@@ -38,6 +40,7 @@ def _without_centre(values: Shaped[Array, "... W"]) -> Shaped[Array, "... T"]:
     return jnp.concatenate([values[..., :window], values[..., window + 1 :]], axis=-1)
 
 
+@checked
 def window_logits(
     embeddings: Float[Array, "R L dim"], vectors: Float[Array, "R L dim"], window: int
 ) -> Float[Array, "R L T"]:
@@ -57,6 +60,7 @@ def window_logits(
         >>> window_logits(run, run, 1)[0].tolist()
         [[0.0, 2.0], [2.0, 6.0], [6.0, 0.0]]
     """
+    check_positive("window", window)
     runs, length, _ = embeddings.shape
     block = _block_size(window)
     band = jnp.einsum(
@@ -72,6 +76,7 @@ def window_logits(
     return _without_centre(diagonals)
 
 
+@checked
 def window_sums(
     weights: Float[Array, "R L T"], vectors: Float[Array, "R L dim"], window: int
 ) -> Float[Array, "R L dim"]:
@@ -90,6 +95,7 @@ def window_sums(
         >>> window_sums(jnp.ones((1, 3, 2)), jnp.array([[[1.0], [2.0], [4.0]]]), 1).ravel().tolist()
         [2.0, 5.0, 2.0]
     """
+    check_positive("window", window)
     runs, length, _ = vectors.shape
     block = _block_size(window)
     with_centre = jnp.insert(weights, window, 0, axis=-1)

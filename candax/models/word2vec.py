@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.models.windows import window_sums
-from candax.rows import Table, lookup
+from candax.rows import Table
+from candax.rows.lookups import lookup_in
 
 
 def _words(num_words: int, dim: int, rngs: nnx.Rngs) -> Table:
@@ -43,12 +44,13 @@ class SkipGram(nnx.Module):
         2. word2vec's code lets the neighbour predict the word; over a text that is the same set of pairs.
     """
 
+    @checked
     def __init__(self, num_words: int, dim: int, *, rngs: nnx.Rngs) -> None:
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """One embedding per place."""
-        rows = lookup(self.words, batch.words)
+        rows = lookup_in(self, "words", batch.words)
         return rows.reshape(-1, rows.shape[2])
 
 
@@ -77,12 +79,13 @@ class CBOW(nnx.Module):
     Source: Mikolov et al., Efficient Estimation of Word Representations in Vector Space (2013), section 3.1.
     """
 
+    @checked
     def __init__(self, num_words: int, dim: int, *, rngs: nnx.Rngs) -> None:
         self.words = _words(num_words, dim, rngs)
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """One embedding per place; 0 where no word stands around it."""
-        vectors = lookup(self.words, batch.words)
+        vectors = lookup_in(self, "words", batch.words)
         inside = jnp.asarray(batch.neighbours).astype(vectors.dtype)
         weights = inside / jnp.maximum(jnp.sum(inside, axis=-1, keepdims=True), 1)
         return window_sums(weights, vectors, inside.shape[-1] // 2).reshape(-1, vectors.shape[2])

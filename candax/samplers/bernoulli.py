@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.distinct import log_inclusion
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
@@ -70,6 +70,7 @@ def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, " siz
     return integer_thresholds(jnp.where(weights > 1e-12, weights, 0.0))
 
 
+@checked
 @divisible("expected", "num_slots")
 def bernoulli(
     expected: float | None = None,

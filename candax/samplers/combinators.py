@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, no_update
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.shares import divisible
 
 
@@ -42,6 +42,7 @@ def _law_over(parts: Sequence[Sampler]) -> Literal["draw", "index", "batch"]:
     return "batch" if "batch" in over else "index" if "index" in over else "draw"
 
 
+@checked
 @divisible()
 def mixture(parts: Sequence[Sampler]) -> Sampler:
     """The candidates of all parts together; expected counts add: count(c) = sum_i count_i(c).
@@ -125,6 +126,7 @@ def _spread(candidates: Candidates, groups: int) -> tuple[Int[Array, "G S"], Boo
     return jnp.repeat(candidates.ids, times, axis=0), jnp.repeat(candidates.mask, times, axis=0)
 
 
+@checked
 @divisible()
 def with_tail(head: Sampler, tail: Sampler) -> Sampler:
     """A head that is summed explicitly, and a sampled tail for all other classes.
@@ -207,6 +209,7 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
     return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
 
 
+@checked
 @divisible()
 def every(sampler: Sampler, schedule: int | Callable[[int], bool]) -> Sampler:
     """The same sampler with another schedule of refreshes, which the training loop obeys.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.selection import smallest
 from candax.samplers.common.shares import divisible
@@ -14,6 +14,7 @@ from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fil
 from candax.samplers.retrieved import retrieved
 
 
+@checked
 def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:
     """How many classes each example retrieves: k = C_sub g / B, rounded down, at least 1.
 
@@ -41,6 +42,7 @@ def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> i
     return max(1, num_sampled * num_groups // batch_size)
 
 
+@checked
 @divisible("num_sampled", "k")
 def grouped(
     sampler: Sampler | Retriever, *, num_sampled: int, num_groups: int | None = 1, k: int | None = None

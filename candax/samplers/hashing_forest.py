@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.base import Classes, KeyArray, Query, Retriever, Sampler, no_follow
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
 from candax.samplers.common.shares import divisible
@@ -16,6 +16,7 @@ from candax.samplers.forest import Forest, ForestState
 from candax.samplers.retrieved import retrieved
 
 
+@checked
 @divisible("num_kept")
 def forest_index(
     *,
@@ -72,6 +73,7 @@ def forest_index(
     return Retriever(build, search, no_follow, refresh, "forest")
 
 
+@checked
 def hashing_forest(
     k: int,
     *,

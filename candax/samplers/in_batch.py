@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts
@@ -15,6 +15,7 @@ from candax.samplers.common.thresholds import check_counts
 _MANY_SETS = 64
 
 
+@checked
 @divisible()
 def in_batch(*, num_groups: int | None = 1) -> Sampler:
     """The labels of the batch as candidates, with expected count n * q(c): the correction for popularity.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes, Retriever, State
+from candax.checks import checked, described
 from candax.files import WrongFileError, read_arrays, write_arrays
 from candax.samplers.hashing_forest import forest_index
 from candax.samplers.ivf import ivf_index
@@ -30,6 +31,7 @@ _KINDS: dict[str, Callable[..., Retriever]] = {
 _FAMILIES: dict[str, Callable[..., HashFamily]] = {"dwta": dwta, "simhash": simhash}
 
 
+@checked
 def save_index(
     path: Path | str, retriever: Retriever, state: State, classes: Classes, *, with_classes: bool = True
 ) -> None:
@@ -55,6 +57,7 @@ def save_index(
         >>> index.find(state, 3 * classes.vectors[7:8], classes, 1)[1].shape
         (1, 1)
     """
+    check_state(retriever, state, classes)
     arrays = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
     # Plain numbers: NumPy knows no bfloat16.
     plain = {name: _plain(np.asarray(array)) for name, array in arrays.items()}
@@ -70,6 +73,7 @@ def save_index(
     write_arrays(Path(path), _KIND, header, plain)
 
 
+@checked
 def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Retriever, State, Classes | None]:
     """Reads what ``save_index`` wrote.
 
@@ -137,6 +141,20 @@ def _wrong(path: Path, got: str) -> ValueError:
 def _parts(classes: Classes) -> dict[str, jax.Array]:
     parts = {"vectors": classes.vectors, "biases": classes.biases, "num_valid": classes.num_valid}
     return {name: jnp.asarray(array) for name, array in parts.items() if array is not None}
+
+
+def check_state(retriever: Retriever, state: State, classes: Classes) -> None:
+    """Raises ValueError unless a state is such as the retriever builds for these classes."""
+    built = jax.eval_shape(retriever.build, jax.random.key(0), classes)
+
+    def shapes(tree: State) -> list[Any]:
+        return [(jnp.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in jax.tree.leaves(tree)]
+
+    if shapes(built) != shapes(state) or str(jax.tree.structure(built)) != str(jax.tree.structure(state)):
+        raise ValueError(
+            f"expected state to be what build(key, classes) of this retriever gives, {len(shapes(built))} arrays, got "
+            f"{described(state)}."
+        )
 
 
 def _named(tree: Any) -> dict[str, Any]:

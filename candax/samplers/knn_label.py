@@ -22,7 +22,7 @@ from candax.base import (
     no_update,
 )
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
@@ -78,6 +78,7 @@ class _Neighbours(NamedTuple):
         return best_of(query, jnp.where(mask, ids, -1), k)
 
 
+@checked
 @divisible("num_neighbours")
 def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
     """The retriever of ``knn_label``: each example's labels and their nearest other classes, ranked by logit.
@@ -108,6 +109,7 @@ def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int
     return Retriever(index.build, index.search, no_follow, index.refresh, "labels")
 
 
+@checked
 @divisible("k")
 def knn_label(
     k: int,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.combinators import every
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
@@ -47,6 +47,7 @@ class Generator:
     num_valid: Int[Array, ""]
 
 
+@checked
 @divisible("num_sampled")
 def learned_clusters(
     num_sampled: int,

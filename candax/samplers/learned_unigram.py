@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import random_below
@@ -39,6 +39,7 @@ def _last_of_each(slots: Int[Array, " n"]) -> Bool[Array, " n"]:
     return jnp.zeros(n, bool).at[position].set(last, unique_indices=True)
 
 
+@checked
 @divisible("num_sampled")
 def learned_unigram(
     num_sampled: int,

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Sampler, pytree
+from candax.checks import checked
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import (
     check_counts,
@@ -48,6 +49,7 @@ def _bin_starts(num_classes: int) -> np.ndarray:
     return np.append(np.concatenate(starts), num_classes)
 
 
+@checked
 @divisible("num_sampled")
 def log_uniform(
     num_sampled: int, *, ids_ranked: bool | None = None, num_groups: int | None = 1, replacement: bool = True

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.static import StaticState, uniform
@@ -23,6 +23,7 @@ class _Positives(NamedTuple):
 _NOWHERE = jnp.iinfo(jnp.int32).max
 
 
+@checked
 @divisible("num_sampled")
 def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     """All labels of a group's examples, and uniformly drawn other classes up to exactly ``num_sampled`` distinct ids.

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, KeyArray, Query, Sampler, State
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.scoring import SCRATCH, logits_of
 from candax.samplers.common.shares import divisible
 
 
+@checked
 @divisible("num_kept")
 def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler:
     """Of a sampler's candidates ``num_kept`` per example, drawn in proportion to exp(logit) / expected count.

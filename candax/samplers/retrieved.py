@@ -18,10 +18,11 @@ from candax.base import (
     no_follow,
     no_update,
 )
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.shares import divisible
 
 
+@checked
 @divisible("k")
 def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] = never) -> Sampler:
     """The k best classes that a retriever finds for each example, one set per example (G = B, S = k).

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
 from candax.base import Candidates, Classes, KeyArray, Query, Sampler, State, no_update
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 
 
 class _Shard(NamedTuple):
@@ -20,6 +20,7 @@ class _Shard(NamedTuple):
     classes: Classes
 
 
+@checked
 def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis: str = "classes") -> Sampler:
     """A sampler that draws from ``num_shards`` equal runs of class ids, each by itself: an S-th of the samples each.
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.distinct import RACE_FACTOR, Distinct, log_inclusion, race, stream
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
@@ -126,6 +126,7 @@ def static_sampler(
     return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
 
 
+@checked
 @divisible("num_sampled")
 def uniform(num_sampled: int, *, num_groups: int | None = 1, replacement: bool = True) -> Sampler:
     """Every valid class with the same probability, q(c) = 1 / num_valid.
@@ -166,6 +167,7 @@ def uniform(num_sampled: int, *, num_groups: int | None = 1, replacement: bool =
     return static_sampler(distribution, num_sampled=num_sampled, num_groups=num_groups, replacement=replacement)
 
 
+@checked
 @divisible("num_sampled")
 def unigram(
     num_sampled: int,

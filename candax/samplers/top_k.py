@@ -4,11 +4,12 @@ from jax import Array
 
 from candax.base import Classes, KeyArray, Query, Retriever, Sampler, State, no_follow
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.shares import divisible
 from candax.samplers.retrieved import retrieved
 
 
+@checked
 @divisible()
 def exact_index(*, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
     """No index at all, the retriever of ``top_k``: every search scores all classes, ``block_size`` at a time.
@@ -38,6 +39,7 @@ def exact_index(*, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
     return Retriever(build, search, no_follow, refresh, "exact")
 
 
+@checked
 def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
     """The k classes with the highest logits of each example, found exactly: the papers' TopK softmax.
 

@@ -42,11 +42,13 @@ def title(name: str, law: Law) -> str:
     return f"law {law.number} ({name})" if law.number else f"the law of the types ({name})"
 
 
-def chosen_laws(laws: Iterable[str] | None, table: Mapping[str, Law], default: list[str]) -> list[str]:
+def chosen_laws(laws: str | Iterable[str] | None, table: Mapping[str, Law], default: list[str]) -> list[str]:
     """The names asked for, in the order of the table; an unknown one is an error."""
     if laws is None:
         return default
     names = [laws] if isinstance(laws, str) else list(laws)
+    if not names:
+        raise ValueError(f"laws: expected names among {', '.join(table)}, or None; got none of them.")
     unknown = [name for name in names if name not in table]
     if unknown:
         raise ValueError(f"laws: expected names among {', '.join(table)}; got {', '.join(map(repr, unknown))}")

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from candax.base import Loss, Sampler
+from candax.checks import checked
 from candax.samplers import log_uniform
 from candax.testing.bench import Bench, Case, name_of
 from candax.testing.broken import Clock, check_laws, chosen_laws
@@ -13,6 +14,7 @@ from candax.testing.problems import NUM_LABELS, Support, every_valid_class
 from candax.testing.sampler_laws import SAMPLER_LAWS
 
 
+@checked
 def check_sampler(
     factory: Sampler | Callable[[], Sampler],
     *,
@@ -27,7 +29,7 @@ def check_sampler(
     each_group: bool = False,
     num_valid: int = 21,
     num_classes: int | None = None,
-    laws: Iterable[str] | None = None,
+    laws: str | Iterable[str] | None = None,
     seconds: float = 60.0,
 ) -> None:
     """Checks a sampler against candax's laws on a small problem of 4 examples; returns nothing if it obeys them all.
@@ -77,10 +79,8 @@ def check_sampler(
         candax.testing.LawBroken: ..., law 1 (agreement): class ... was drawn with log expected count ...
     """
     num_classes = num_valid + 3 if num_classes is None else num_classes
-    if not NUM_LABELS <= num_valid <= num_classes:
-        raise ValueError(f"expected {NUM_LABELS} <= num_valid <= num_classes; got {num_valid} and {num_classes}")
-    if num_groups not in (None, 1, 2, 4):
-        raise ValueError(f"num_groups: expected 1, 2, 4 or None (one per example: 4); got {num_groups}")
+    _check_sizes(num_valid, num_classes)
+    _check_groups(num_groups)
     _check_positive(delta=delta, seconds=seconds)
     names = chosen_laws(laws, SAMPLER_LAWS, list(SAMPLER_LAWS))
     case = Case(
@@ -101,6 +101,7 @@ def check_sampler(
     check_laws(names, SAMPLER_LAWS, bench, name_of(bench.sampler), clock)
 
 
+@checked
 def check_loss(
     loss: Loss,
     *,
@@ -110,7 +111,7 @@ def check_loss(
     support: Support | None = None,
     num_groups: int | None = 1,
     num_valid: int = 21,
-    laws: Iterable[str] | None = None,
+    laws: str | Iterable[str] | None = None,
     seconds: float = 60.0,
 ) -> None:
     """Checks a loss against candax's laws on small random logits; returns nothing if it obeys them all.
@@ -146,6 +147,8 @@ def check_loss(
     """
     if not callable(loss):
         raise TypeError(f"expected a function SampledLogits -> float32[B]; got {type(loss).__name__}: {loss!r}")
+    _check_sizes(num_valid, num_valid + 3)
+    _check_groups(num_groups)
     _check_positive(seconds=seconds)
     promised = {"normaliser": unbiased_normaliser} | dict.fromkeys(LIKELIHOOD, likelihood)
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
@@ -166,6 +169,16 @@ def _name(loss: Any) -> str:
     while isinstance(loss, partial):
         loss = loss.func
     return getattr(loss, "__name__", type(loss).__name__)
+
+
+def _check_sizes(num_valid: int, num_classes: int) -> None:
+    if not NUM_LABELS <= num_valid <= num_classes:
+        raise ValueError(f"expected {NUM_LABELS} <= num_valid <= num_classes; got {num_valid} and {num_classes}")
+
+
+def _check_groups(num_groups: int | None) -> None:
+    if num_groups not in (None, 1, 2, 4):
+        raise ValueError(f"num_groups: expected 1, 2, 4 or None (one per example: 4); got {num_groups}")
 
 
 def _check_positive(**values: float) -> None:

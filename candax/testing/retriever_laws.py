@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Query, Retriever, Sampler, State
+from candax.checks import checked
 from candax.cosines import unit
 from candax.samplers import load_index, retrieved, save_index
 from candax.testing.bench import Case
@@ -202,6 +203,7 @@ RETRIEVER_LAWS: dict[str, Law] = {
 }
 
 
+@checked
 def check_retriever(
     retriever: Retriever,
     *,
@@ -211,7 +213,7 @@ def check_retriever(
     cost_grows: bool = False,
     num_valid: int = 21,
     num_classes: int | None = None,
-    laws: Iterable[str] | None = None,
+    laws: str | Iterable[str] | None = None,
     seconds: float = 60.0,
 ) -> None:
     """Checks a retriever against candax's laws on a small problem of 8 queries; returns nothing if it obeys them all.

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
+from candax.checks import checked
 from candax.rows.averaging import AveragedState, left
 from candax.training.optimizer import Optimizer, name_of
 
 
+@checked
 def averaged_model(model: nnx.Module, optimizer: Optimizer) -> nnx.Module:
     """A copy of a model whose weights are their averages along training.
 

@@ -9,12 +9,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from candax.checks import checked
 from candax.models.head import Head
 from candax.rows.lookups import checking_ids
 from candax.rows.modules import name_of
 from candax.rows.tables import Table
 
 
+@checked
 def check(
     model: nnx.Module,
     *inputs: Any,

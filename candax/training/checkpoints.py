@@ -11,11 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from filelock import BaseFileLock, FileLock, Timeout
 from flax import nnx
 from jaxtyping import PyTree
 
+from candax.checks import checked
+from candax.files import naming
 from candax.models.head import Head
 from candax.rows.modules import name_of
+from candax.training import agreement
 from candax.training.digests import digests
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
@@ -50,23 +54,31 @@ class Checkpoints:
     Args:
         folder: of the run; created where missing.
         identity: what must be the same for a run to go on: JSON values by name (seed, batch size, data set ...). None:
-            any run is taken, and only read.
+            any run is taken.
         keep: how many checkpoints are kept, the newest.
         name: of the folder within.
+        reads: writes nothing, also while a run writes here.
 
     Raises:
-        ValueError: if ``keep`` is not positive.
+        ValueError: if ``keep`` is not positive; if another run writes here at this moment.
     """
 
+    @checked
     def __init__(
-        self, folder: str | Path, *, identity: dict[str, Any] | None, keep: int = 3, name: str = "checkpoints"
+        self,
+        folder: str | Path,
+        *,
+        identity: dict[str, Any] | None,
+        keep: int = 3,
+        name: str = "checkpoints",
+        reads: bool = False,
     ) -> None:
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
         self._identity = None if identity is None else json.loads(json.dumps(identity))
+        self._lock = None if reads else _alone(self.folder / f".{name}.lock")
         # Who only reads must not clear away what a run is writing at this moment.
-        reads = identity is None
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if reads else keep, cleanup_tmp_directories=not reads, create=not reads, read_only=reads
         )
@@ -78,7 +90,10 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._manager.close()
+        with naming(Path(self._manager.directory)):
+            self._manager.close()
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def latest_step(self) -> int | None:
@@ -104,14 +119,16 @@ class Checkpoints:
             "arrays": _shapes(arrays),
             "digests": digests(arrays),
         }
-        if step in self._manager.all_steps():
-            self._manager.delete(step)
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
-        self._manager.save(step, args=args, force=True)
+        with naming(Path(self._manager.directory)):
+            if step in self._manager.all_steps():
+                self._manager.delete(step)
+            self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
         """Until all that was saved is on disk."""
-        self._manager.wait_until_finished()
+        with naming(Path(self._manager.directory)):
+            self._manager.wait_until_finished()
 
     def forget_after(self, step: int) -> None:
         """Deletes checkpoints of later steps, which a run that goes on from here will come to anew."""
@@ -146,9 +163,11 @@ class Checkpoints:
         return About(step, about["position"], about["validation"], about["heads"])
 
     def read(self, names: Sequence[str | None], step: int | None = None) -> dict[str, np.ndarray]:
-        """Some arrays of the newest checkpoint, or that of a step, by name and without a model."""
+        """Some arrays of the newest checkpoint, or of a step, by name and without a model: whole in each process."""
         step, about = self._about(step)
-        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        of_processes = [jax.local_devices(process)[0] for process in range(jax.process_count())]
+        mesh = jax.sharding.Mesh(np.array(of_processes), ("processes",))
+        here = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         abstract = {}
         for name in names:
             if name is not None:
@@ -164,7 +183,8 @@ class Checkpoints:
             partial_restore=len(abstract) < len(about["arrays"]),
         )
         try:
-            found = self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+            with naming(self._path(step)):
+                found = self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
         except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
         wanted = about.get("digests", {})  # which checkpoints of earlier versions do not have
@@ -178,7 +198,8 @@ class Checkpoints:
         if step is None or step not in self._manager.all_steps():
             raise ValueError(f"expected a checkpoint in {self._manager.directory}, found none. Train first.")
         try:
-            about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+            with naming(self._path(step)):
+                about = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
         except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
         version = about.get("version", 0) if isinstance(about, dict) else 0
@@ -191,10 +212,13 @@ class Checkpoints:
         self._check_identity(about["identity"])
         return step, about
 
+    def _path(self, step: int) -> Path:
+        return Path(self._manager.directory) / str(step)
+
     def _damaged(self, step: int, error: Exception) -> str:
         reason = str(error).strip().split("\n")[0][:300]
         return (
-            f"the checkpoint {self._manager.directory / str(step)} cannot be read ({type(error).__name__}: {reason}). "
+            f"the checkpoint {self._path(step)} cannot be read ({type(error).__name__}: {reason}). "
             "Delete this folder to go on from the checkpoint before it."
         )
 
@@ -222,6 +246,25 @@ class Checkpoints:
                 f"{f', and {len(shown) - 4} more' if len(shown) > 4 else ''}. Make the model as it was, with the same "
                 "number of classes, or choose another folder."
             )
+
+
+def _alone(path: Path) -> BaseFileLock | None:
+    """A lock that the first of the run's processes holds; None where the file system has none."""
+    lock, taken, possible = FileLock(path), False, True
+    if jax.process_index() == 0:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except Timeout:
+            taken = True
+        except NotImplementedError:
+            possible = False
+    if agreement.of_first({"taken": float(taken)})["taken"]:
+        raise ValueError(
+            f"expected no other run to write to {path.parent}, but one does so now. Wait until it has ended, or choose "
+            "another folder."
+        )
+    return lock if possible else None
 
 
 def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any]:

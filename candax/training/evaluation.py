@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
+from candax.checks import checked
 from candax.cosines import as_scored
 from candax.data import Batches, Dataset, Examples, evaluation_batches
 from candax.models.classifier import Classifier
@@ -25,6 +26,7 @@ _SMALLEST_BUCKET = 256
 _evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
 
 
+@checked
 def embed(model: nnx.Module, batch: Any) -> Array:
     """``model(batch)`` in evaluation mode, compiled once per structure of the model, which stays as it is.
 
@@ -51,6 +53,7 @@ def _embed(graph: Graph, arrays: Any, batch: Any) -> Array:
     return model(batch)
 
 
+@checked
 def evaluate(
     embed_fn: Callable[[Any], Float[Array, "B dim"]],
     classes: Classes,
@@ -138,6 +141,7 @@ def evaluate(
     return {"log_likelihood": float(log_likelihood.mean()) if labelled.any() else float("nan"), **metrics}
 
 
+@checked
 def evaluate_dataset(
     model: Classifier,
     dataset: Dataset,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from candax.checks import checked
 from candax.data import prefetch
 from candax.training import agreement
 from candax.training.clock import Bar, Clock
@@ -20,6 +21,7 @@ from candax.training.trainer import LossFunction
 from candax.training.validation import Validation
 
 
+@checked
 def fit(
     model: nnx.Module,
     optimizer: Optimizer,

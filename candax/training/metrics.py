@@ -152,6 +152,8 @@ def inverse_propensities(
 
     Source: the propensity model of Jain, Prabhu and Varma (2016), as the repository states it.
     """
+    if a < 0 or b < 0:
+        raise ValueError(f"expected propensities with a >= 0 and b >= 0, got {a} and {b}.")
     if num_train < 3:
         raise ValueError(f"expected num_train >= 3 training examples, where log N > 1, got {num_train}.")
     c = (np.log(num_train) - 1) * (b + 1) ** a

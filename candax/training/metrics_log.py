@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from candax.files import replacing
+from candax.files import naming, replacing
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -32,7 +32,7 @@ class MetricsLog:
         """Adds one record; it is on disk when this returns."""
         self.records.append(record)
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+            with naming(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
 

@@ -1,5 +1,6 @@
 """The optimizer of a model with tables: dense for parameters, by rows for tables, under one global norm."""
 
+import functools
 from typing import Any, TypeAlias
 
 import jax
@@ -9,13 +10,16 @@ from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
 from candax.base import Classes, Query, no_update
+from candax.checks import checked
 from candax.models.head import Head
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.draws import join
+from candax.rows.exact import Exact
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.modules import name_of
 from candax.rows.placement import Placement, placement_of
 from candax.rows.rounding import Rounding, wide
+from candax.rows.slots import SUFFIX, Slots, attach, detach
 from candax.rows.tables import Table
 
 # Of a variable within a model.
@@ -27,7 +31,9 @@ class Optimizer(nnx.Pytree):
 
     Parameters are updated by ``tx`` as usual. Of tables only the rows that a step has used are read and written, with
     their rows of the optimizer state (see ``cx.rows.rowwise``): others stay bit for bit as they are, moments do not
-    decay and weight decay does not act until a row is used again. Samplers that follow the class vectors or learn from
+    decay and weight decay does not act until a row is used again. (``tables=cx.rows.exact_adamw(...)`` and the like
+    come to what the dense optimizer comes to: rows are brought up to date when they are read. What they need for it
+    lies beside the table, as in ``head.vectors_slots``.) Samplers that follow the class vectors or learn from
     labels are brought up to date. Where the loss, a row looked up or the gradients' norm is not finite, nothing at all
     is written, and ``skipped`` counts one step more.
 
@@ -39,14 +45,16 @@ class Optimizer(nnx.Pytree):
     Args:
         model: to be trained.
         tx: of parameters, and of tables unless there is another.
-        tables: of tables: elementwise, such as ``optax.adagrad(0.1)`` or ``optax.adam(1e-3)``; None: ``tx``.
+        tables: of tables: elementwise, such as ``optax.adagrad(0.1)`` or ``optax.adam(1e-3)``, or exact, such as
+            ``cx.rows.exact_adam(1e-3)``; None: ``tx``.
         clip_norm: the largest global norm of all gradients together, each row counted once; None: no clipping.
         wrt: which variables are trained, an NNX filter.
         rounding: of new rows of bfloat16 tables: "nearest" or "stochastic", see ``cx.rows.rowwise``.
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: if the transformation of tables is not elementwise.
+        ValueError: if the transformation of tables is not elementwise; for an exact one, if a table is no attribute of
+            a module.
 
     Example:
         >>> import jax.numpy as jnp, optax, candax as cx
@@ -59,6 +67,7 @@ class Optimizer(nnx.Pytree):
         1
     """
 
+    @checked
     def __init__(
         self,
         model: nnx.Module,
@@ -79,10 +88,14 @@ class Optimizer(nnx.Pytree):
         params, of_tables = self._split(model)
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
+        self.exact = isinstance(tables, Exact)
+        detach(model, of_tables.values())
+        states = {name_of(path): self._initial(path, table) for path, table in of_tables.items()}
+        if self.exact:
+            for path, table in of_tables.items():
+                attach(model, table, states[name_of(path)], self.by_rows[path])
         # One variable for all tables: nnx.jit takes time for each variable in each step.
-        self.table_states = nnx.OptState(
-            {name_of(path): self._initial(path, table) for path, table in of_tables.items()}
-        )
+        self.table_states = nnx.OptState({} if self.exact else states)
 
     def _initial(self, path: Path, table: Table) -> PyTree:
         """The state of a table's rows, which lies where they lie."""
@@ -118,22 +131,25 @@ class Optimizer(nnx.Pytree):
         nnx.update(model, nnx.from_flat_state([(path, leaf) for path, leaf in new if path not in tables]))
         self.params_state.set_value(jax.tree.map(kept, new_state, old_state))
 
-        updated = self._update_tables(tables, grads.rows, ok)
+        updated = self._update_tables(model, tables, grads.rows, ok)
         follow(model, tables, grads, updated, ok)
         self.step[...] = self.step[...] + 1
         self.skipped[...] = self.skipped[...] + (~ok).astype(jnp.uint32)
 
     def _update_tables(
-        self, tables: dict[Path, Table], rows: dict[str, Any], ok: Bool[Array, ""]
+        self, model: nnx.Module, tables: dict[Path, Table], rows: dict[str, Any], ok: Bool[Array, ""]
     ) -> dict[str, RowUpdate]:
         """Writes the tables and their states; what is not ``ok`` writes nothing."""
         key = jax.random.fold_in(jax.random.key(self.seed), self.step[...])
         updated = {}
-        states = dict(self.table_states.get_value())
+        slots = self._slots(model)
+        states = {name: of.get_value() for name, of in slots.items()} or dict(self.table_states.get_value())
         for number, (path, table) in enumerate(sorted(tables.items(), key=lambda item: name_of(item[0]))):
             name = name_of(path)
             if name not in rows:
-                continue
+                if not self.exact:
+                    continue
+                rows = {**rows, name: _no_rows(table[...])}  # a step has passed nevertheless
             by_rows = self.by_rows[path]
             _check_size(name, by_rows, table, states[name])
             of_table = jax.random.fold_in(key, number)
@@ -143,7 +159,10 @@ class Optimizer(nnx.Pytree):
             table.set_value(done.table)
             states[name] = done.state
             updated[name] = done
-        self.table_states.set_value(states)
+        for name, of in slots.items():
+            of.set_value(states[name])
+        if not self.exact:
+            self.table_states.set_value(states)
         return updated
 
     def grow(self, model: nnx.Module) -> None:
@@ -153,7 +172,25 @@ class Optimizer(nnx.Pytree):
             return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
 
         new = {name_of(path): self.by_rows[path].init(table[...]) for path, table in self._split(model)[1].items()}
-        self.table_states.set_value(jax.tree.map(grown, new, self.table_states.get_value()))
+        if not self.exact:
+            self.table_states.set_value(jax.tree.map(grown, new, self.table_states.get_value()))
+        for path, table in self._split(model)[1].items() if self.exact else ():
+            slots = self._slots(model)[name_of(path)]
+            slots.set_value(slots.get_value().grown(table.shape[0]))
+
+    def _slots(self, model: nnx.Module) -> dict[str, Slots]:
+        """Of each table, by its name, what an exact optimizer has put beside it."""
+        if not self.exact:
+            return {}
+        variables = dict(nnx.iter_graph(model))
+        paths = {name_of(path): (*path[:-1], f"{path[-1]}{SUFFIX}") for path in self._split(model)[1]}
+        found = {name: slots for name, path in paths.items() if isinstance(slots := variables.get(path), Slots)}
+        if missing := sorted(paths.keys() - found.keys()):
+            raise ValueError(
+                f"expected the model that this optimizer was made for, got one without slots beside {missing}: make "
+                "the optimizer after the model is whole, and of this model."
+            )
+        return found
 
     def _split(self, model: nnx.Module) -> tuple[PyTree, dict[Path, Table]]:
         """Arrays of the trained parameters that are no tables, and the trained tables by path."""
@@ -199,7 +236,12 @@ class _ByRows:
         self, tx: optax.GradientTransformation, params: PyTree, tables: dict[Path, Table], rounding: Rounding
     ) -> None:
         whole = _whole(jax.tree.map(_stand_in, params), tables)
-        self._of = {path: rowwise(_on_leaf(tx, whole, path), rounding=rounding) for path in tables}
+        self._of = {
+            path: _exact(tx, rounding)
+            if isinstance(tx, Exact)
+            else rowwise(_on_leaf(tx, whole, path), rounding=rounding)
+            for path in tables
+        }
         leaves, structure = jax.tree.flatten(whole)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         self._key = tx, rounding, tuple(tables), structure, shapes
@@ -213,6 +255,12 @@ class _ByRows:
 
     def __hash__(self) -> int:
         return hash(self._key[1:3])
+
+
+# Slots carry it: those of two optimizers made alike are to find what was compiled for the first.
+@functools.lru_cache(maxsize=64)
+def _exact(tx: Exact, rounding: Rounding) -> Rowwise:
+    return rowwise(tx, rounding=rounding)
 
 
 def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:
@@ -231,6 +279,10 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
         return dict(nnx.to_flat_state(updates))[path], state
 
     return optax.GradientTransformation(init, update)
+
+
+def _no_rows(table: Array) -> RowGradients:
+    return RowGradients(jnp.zeros(0, jnp.int32), jnp.zeros((0, *table.shape[1:]), wide(table.dtype)), table.shape[0])
 
 
 def _in_place(done: RowUpdate, place: Placement) -> RowUpdate:

@@ -7,10 +7,12 @@ import jax
 from flax import nnx
 
 from candax.base import Classes, KeyArray, Sampler, State
+from candax.checks import checked
 from candax.models.computed import ComputedVectors
 from candax.models.head import INIT, Head, Refreshes
 
 
+@checked
 def refresh(model: nnx.Module, step: int) -> bool:
     """Rebuilds the sampler of every head of a model that is due at this step; on the host, before each step.
 
@@ -33,6 +35,8 @@ def refresh(model: nnx.Module, step: int) -> bool:
     """
     Refreshes.called = True
     done = False
+    if step < 0:
+        raise ValueError(f"expected step >= 0, got {step}.")
     for _, head in nnx.iter_graph(model):
         if isinstance(head, Head) and head.sampler is not None and head.sampler.schedule(step):
             _refresh_head(head)

@@ -204,7 +204,7 @@ class Run:
         while self._unread:
             self._look()
         with self.clock.paused(self.trainer.arrays):
-            self.trainer.synchronise()
+            self.trainer.settle()
             found = agreement.of_first(asked.measure(self.model))
             self._write({"step": self.done, "seconds": self.clock.seconds, **found})
             if asked.best is not None:
@@ -257,7 +257,7 @@ class Run:
 
     def _save_in(self, checkpoints: Checkpoints) -> None:
         assert self._last is not None
-        self.trainer.synchronise()
+        self.trainer.settle()
         # A step whose loss is finite may still have written NaN.
         if has_nan(self.model):
             raise FloatingPointError(
@@ -283,6 +283,6 @@ class Run:
 
     def result(self) -> Fitted:
         """What the run came to."""
-        self.trainer.synchronise()
+        self.trainer.settle()
         best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
         return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)

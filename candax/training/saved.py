@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import tyro
 from flax import nnx
 from rich.console import Console
 
+from candax.checks import checked
 from candax.files import replacing
 from candax.training.checkpoints import Checkpoints
 from candax.training.optimizer import Optimizer
@@ -32,6 +34,7 @@ class Loaded(NamedTuple):
     position: dict[str, Any]
 
 
+@checked
 def load(
     folder: str | Path, make: Callable[[], nnx.Module | tuple[nnx.Module, Optimizer]], *, best: bool = False
 ) -> Loaded:
@@ -72,13 +75,14 @@ def load(
     return Loaded(model, optimizer, about.step, about.position)
 
 
+@checked
 def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[Path]:
     """Writes class vectors, biases and ids of a run for other programs, without its model.
 
     For each head a ``.safetensors`` file with ``class_vectors``, ``class_biases`` (where it has biases) and
     ``class_ids``, the same as ``.npy`` files, and where faiss is installed an exact index of inner products
     ``.faiss``: with biases its vectors have one coordinate more, for which a query has 1; of a normalised head they
-    have length 1.
+    have length 1. Where several processes train together all of them call this, and the first writes.
 
     Args:
         folder: of a run of ``fit``.
@@ -101,15 +105,18 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
         arrays = checkpoints.read([head[part] for head in heads.values() for part in ("vectors", "biases")], step)
     arrays = {name: _wide(array) for name, array in arrays.items()}
     written = []
-    Path(out).mkdir(parents=True, exist_ok=True)
+    if jax.process_index() == 0:
+        Path(out).mkdir(parents=True, exist_ok=True)
 
     def write(name: str, content: bytes | np.ndarray) -> None:
+        written.append(Path(out) / name)
+        if jax.process_index():
+            return
         with replacing(Path(out) / name) as file:
             if isinstance(content, np.ndarray):
                 np.save(file, content)
             else:
                 file.write(content)
-        written.append(Path(out) / name)
 
     for name, head in heads.items():
         number = head["num_classes"]
@@ -155,7 +162,7 @@ def _saved(folder: str | Path, best: bool) -> Checkpoints:
             f"expected a folder that fit has written, with {name}/ in it, got {folder}"
             f"{'. Was the run given Validation(best=...)?' if best else ''}."
         )
-    return Checkpoints(folder, identity=None, name=name)
+    return Checkpoints(folder, identity=None, name=name, reads=True)
 
 
 @dataclasses.dataclass(frozen=True)

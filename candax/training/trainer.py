@@ -16,6 +16,7 @@ from candax.models.predictions import predictions
 from candax.rows.gradients import accumulate as join
 from candax.rows.modules import value_and_grad
 from candax.rows.placement import replicate
+from candax.rows.slots import settle
 from candax.rows.tables import Table
 from candax.training.feed import field
 from candax.training.optimizer import Optimizer
@@ -119,6 +120,13 @@ class Trainer:
         if not self._known:
             nnx.update((self.model, self.optimizer), self._arrays)
             self._known = True
+
+    def settle(self) -> None:
+        """As ``synchronise``, with all rows up to date where an exact optimizer has left some behind."""
+        self.synchronise()
+        if self.optimizer.exact:
+            settle(self.model, donate=True)
+            self.reload()
 
     @property
     def arrays(self) -> PyTree:

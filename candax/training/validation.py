@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from candax.checks import checked
 from candax.training.feed import on_host
 
 # Names of every record, besides those of metrics.
@@ -18,6 +19,7 @@ RESERVED = ("step", "seconds")
 Metric = Callable[[nnx.Module, Iterable[Any]], Any]
 
 
+@checked
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """What ``fit`` measures on the way.
@@ -124,6 +126,7 @@ def numbers(found: Any) -> dict[str, float]:
     return result
 
 
+@checked
 def mean_over(of_batch: Callable[[nnx.Module, Any], dict[str, Any]]) -> Metric:
     """A metric for ``Validation`` from a function of one batch: means over everything that it returns.
 

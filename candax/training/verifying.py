@@ -10,6 +10,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.checks import checked
 
 # Probes that all distractors are compared with at a time.
 _PROBES = 1024
@@ -22,6 +23,7 @@ class Verification(NamedTuple):
     std: float
 
 
+@checked
 def cosines(left: Float[np.ndarray, "N dim"], right: Float[np.ndarray, "N dim"]) -> Float[np.ndarray, " N"]:
     """The cosine of each pair of rows; 0 where one of them is zero.
 
@@ -33,6 +35,7 @@ def cosines(left: Float[np.ndarray, "N dim"], right: Float[np.ndarray, "N dim"])
     return np.einsum("nd,nd->n", left, right) / np.where(length > 0, length, 1)
 
 
+@checked
 def verification(
     similarity: Float[np.ndarray, " N"], same: Bool[np.ndarray, " N"], *, num_folds: int = 10
 ) -> Verification:
@@ -78,6 +81,7 @@ def verification(
     return Verification(float(np.mean(accuracies)), float(np.std(accuracies)))
 
 
+@checked
 def rank_1(
     probes: Float[np.ndarray, "N dim"],
     mates: Float[np.ndarray, "N dim"],
@@ -105,6 +109,8 @@ def rank_1(
 
     Source: identification in Kemelmacher-Shlizerman et al., The MegaFace Benchmark (2016), at rank 1.
     """
+    if not len(distractors):
+        raise ValueError("expected distractors, got none: without them every probe is identified.")
     gallery = Classes(jnp.asarray(distractors), None, None, jnp.int32(len(distractors)), normalized=True)
     found = 0
     for start in range(0, len(probes), _PROBES):

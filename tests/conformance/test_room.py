@@ -181,7 +181,7 @@ def test_the_room_needs_nothing_but_candax() -> None:
     """As from an installed wheel: without what only tests depend on."""
     code = (
         "import sys\n"
-        "for name in ('pytest', 'hypothesis', 'beartype', 'tests'): sys.modules[name] = None\n"
+        "for name in ('pytest', 'hypothesis', 'tests'): sys.modules[name] = None\n"
         "import candax as cx\n"
         "from candax.testing import check_loss, check_sampler\n"
         "check_sampler(cx.samplers.uniform(6), laws=['ids', 'facts'])\n"

@@ -33,6 +33,7 @@ def result(sampler_names=("uniform", "log_uniform"), loss_names=("css", "importa
         num_draws=8,
         top_k=3,
         only_this_batch=(False,) * shape[0],
+        full_ms=2.0,
         **{**measures, **changed},
     )
 
@@ -71,7 +72,7 @@ def test_table_is_whole_in_80_columns():
     text = printed(result())
     assert "…" not in text
     assert "importance_sampling" in text
-    assert text.count("1024") == 2 * 3
+    assert text.count("1024") == 2 * 4
     assert "1,000 classes, 4 examples, 8 draws" in text
     assert "*" not in text
 

@@ -104,7 +104,7 @@ def scattered(entry: Any) -> np.ndarray:
 
 def by_name(state: nnx.State) -> dict[str, Any]:
     """Arrays of a state by their paths, as row gradients are named."""
-    leaves = jax.tree_util.tree_leaves_with_path(nnx.as_pure(state))
+    leaves = jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(state))
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
@@ -154,7 +154,7 @@ def assert_dense_gradients(model: nnx.Module, loss: Callable[..., Any], *args: A
     assert_close(named(grads), by_name(expected))
     assert any(np.any(gradient) for gradient in named(grads).values())
     others = [nnx.state(of, nnx.Not(nnx.Param)) for of in (model, dense)]
-    for one, other in zip(*[jax.tree.leaves(nnx.as_pure(state)) for state in others], strict=True):
+    for one, other in zip(*[jax.tree.leaves(nnx.to_pure_dict(state)) for state in others], strict=True):
         if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
     return grads

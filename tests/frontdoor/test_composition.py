@@ -195,7 +195,7 @@ def test_a_model_and_its_optimizer_are_made_in_a_transformation(transform):
         head = cx.Head(NUM, DIM, sampler=models.UNIFORM, rngs=nnx.Rngs(0))
         return head, cx.Optimizer(head, optax.adam(0.1))
 
-    made, expected = [jax.tree.leaves(nnx.as_pure(nnx.state(of))) for of in (transform(make)(), make())]
+    made, expected = [jax.tree.leaves(nnx.to_pure_dict(nnx.state(of))) for of in (transform(make)(), make())]
     assert [(leaf.shape, leaf.dtype) for leaf in made] == [(leaf.shape, leaf.dtype) for leaf in expected]
 
 
@@ -235,7 +235,7 @@ def test_narrow_tables_are_trained_with_wide_gradients(rounding):
         used = np.isin(np.arange(NUM), grads.rows[name].ids)
         changed = np.any(np.reshape(table != start[name], (NUM, -1)), axis=1)
         np.testing.assert_array_equal(changed, used)
-    moments = [leaf for leaf in jax.tree.leaves(nnx.as_pure(nnx.state(optimizer))) if leaf.ndim == 2]
+    moments = [leaf for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(optimizer))) if leaf.ndim == 2]
     assert {leaf.dtype for leaf in moments} == {jnp.dtype(jnp.float32)}
 
 
@@ -277,12 +277,12 @@ def test_evaluation_changes_nothing():
     model = models.lm(sampler=models.SAMPLERS["learned_unigram"], dropout=True, batch_norm=True)
     loss = nnx.jit(models.masked_loss)
     model.eval()
-    before = jax.tree.map(jnp.array, nnx.as_pure(nnx.state(model)))
+    before = jax.tree.map(jnp.array, nnx.to_pure_dict(nnx.state(model)))
     first, second = loss(model, batch()), loss(model, batch())
     assert float(first) == float(second)
     _, grads = models.gradients(models.masked_loss)[0](model, batch())
     assert grads.draws == {}
-    assert_equal_trees(nnx.as_pure(nnx.state(model)), before)
+    assert_equal_trees(nnx.to_pure_dict(nnx.state(model)), before)
     model.train()
     assert float(loss(model, batch())) != float(loss(model, batch()))
     assert int(model.head.draws[...]) == 2
@@ -310,7 +310,7 @@ def test_a_run_resumed_from_a_checkpoint_is_the_unbroken_one(tmp_path):
     for i in range(2, 4):
         train_step(*resumed, batch(i))
     for node, other in zip(resumed, unbroken, strict=True):
-        assert_equal_trees(nnx.as_pure(nnx.state(node)), nnx.as_pure(nnx.state(other)))
+        assert_equal_trees(nnx.to_pure_dict(nnx.state(node)), nnx.to_pure_dict(nnx.state(other)))
 
 
 def spoil_label(batch):

@@ -71,9 +71,9 @@ def train_step(model, optimizer, tokens, labels):
     return loss
 
 
-def make(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], **options):
+def make(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], tables=None, **options):
     model = Model(sampler, mesh, **options)
-    trainer = cx.Optimizer(model, optimizer, clip_norm=1.0)
+    trainer = cx.Optimizer(model, optimizer, tables=tables, clip_norm=1.0)
     if mesh is not None:
         cx.rows.replicate(mesh, model, trainer)
     return model, trainer
@@ -89,7 +89,15 @@ def train(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], size=8, **options):
 
 
 def weights(model):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(nnx.as_pure(nnx.state(model, nnx.Param)))]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(nnx.to_pure_dict(nnx.state(model, nnx.Param)))]
+
+
+def test_exact_optimizers_on_two_axes():
+    options = {"tables": cx.rows.exact_adamw(0.01, weight_decay=0.1)}
+    runs = [train(mesh, SAMPLERS["uniform"], **options) for mesh in (make_mesh("4x2"), None)]
+    for model, _, _ in runs:
+        cx.rows.settle(model)
+    assert_same(*runs)
 
 
 def assert_same(got, wanted):

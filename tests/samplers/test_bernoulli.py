@@ -145,7 +145,7 @@ def test_poisson(rate: float) -> None:
     ("arguments", "message"),
     [
         ({"expected": 0.0}, "expected=0.0"),
-        ({"expected": float("nan")}, "expected=nan"),
+        ({"expected": float("nan")}, "a finite number or None, got nan"),
         ({"expected": 2.0, "probability": lambda classes: classes.counts}, "got both"),
         ({}, "num_slots has a default only with expected"),
         ({"expected": 2.0, "power": 0.0}, "power"),

@@ -100,8 +100,9 @@ def test_other_files_are_refused(written, tmp_path):
 
 def test_settings_that_no_file_can_hold_are_refused(tmp_path):
     unnamed = samplers.lsh_index(hash=samplers.simhash()._replace(made_by=None), num_tables=2, num_hashes=2)
+    classes = cx.Classes(jnp.zeros((3, 2)))
     with pytest.raises(ValueError, match=r"expected settings that a file can hold .*kind 'lsh'"):
-        save_index(tmp_path / "index", unnamed, (), cx.Classes(jnp.zeros((3, 2))))
+        save_index(tmp_path / "index", unnamed, unnamed.build(jax.random.key(0), classes), classes)
     assert not (tmp_path / "index").exists()
 
 

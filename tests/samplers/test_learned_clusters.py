@@ -100,7 +100,7 @@ def test_refresh_finds_the_clusters_of_the_vectors_and_starts_anew() -> None:
         ({"num_sampled": 2, "num_clusters": 0}, "num_clusters to be an integer >= 1"),
         ({"num_sampled": 2, "power": -1.0}, "finite power >= 0"),
         ({"num_sampled": 2, "smoothing": 0.0}, "finite smoothing > 0"),
-        ({"num_sampled": 2, "learning_rate": float("inf")}, "finite learning_rate > 0"),
+        ({"num_sampled": 2, "learning_rate": float("inf")}, "a finite number, got inf"),
         ({"num_sampled": 2, "static_share": 0.0}, "static_share"),
     ],
 )

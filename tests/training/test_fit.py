@@ -352,6 +352,43 @@ fit(pairs(), num_steps=10000, log_every=5, folder=sys.argv[1], callback=lambda s
 """
 
 
+def test_of_two_that_train_in_one_folder_the_second_is_refused(tmp_path):
+    refused = []
+
+    def again(step, metrics):
+        if step == 8:
+            with pytest.raises(ValueError, match="expected no other run to write to") as error:
+                fit(pairs(), folder=tmp_path)
+            refused.append(str(error.value))
+            assert cx.training.load(tmp_path, Model).step > 0
+
+    same(fit(pairs(), folder=tmp_path, checkpoint_every=4, callback=again), fit(pairs()))
+    assert str(tmp_path) in refused[0]
+    fit(pairs(), folder=tmp_path)
+
+
+def test_asked_twice_it_leaves_at_once(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    # What was started in the background ignores SIGINT, unless it is told not to.
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    script += SCRIPT.replace("print(step, flush=True)", "(print(step, flush=True), time.sleep(3600))")
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert not ended(process, 1.0)
+    process.send_signal(signal.SIGINT)
+    assert ended(process, 60.0)
+    assert process.returncode
+
+
+def ended(process, seconds):
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("asked", ["SIGTERM", "SIGINT"])
 def test_a_signal_ends_the_step_and_saves(asked, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax.files import naming
 from candax.training.metrics_log import MetricsLog
 from tests.training import problems
 
@@ -174,3 +175,16 @@ def test_half_written_metrics_are_cut(tmp_path):
     path.write_text('{"step": 1, "seconds": 0.1}\n{"step": 2, "seconds": 0.2}\n{"step": 3, "sec')
     assert [r["step"] for r in MetricsLog(path, resumed_step=1).records] == [1]
     assert path.read_text() == '{"step": 1, "seconds": 0.1}\n'
+
+
+def test_what_tensorstore_tells_of_a_file_becomes_an_error_with_its_name():
+    def read(told):
+        try:
+            raise ValueError(f"Error opening local file 'd/1f': {told}")
+        except ValueError as error:
+            raise RuntimeError("Encountered error while reading array index") from error
+
+    with pytest.raises(PermissionError, match=r"Permission denied\. Permit it, .* 'letters'"), naming(Path("letters")):
+        read("[os_error_code='13']")
+    with pytest.raises(RuntimeError, match="Encountered"), naming(Path("letters")):
+        read("no code")

@@ -35,6 +35,7 @@ from candax.recipes.common.settings import (
     Positive,
     Settings,
     Share,
+    model_folder,
     writable_folder,
 )
 from candax.recipes.common.study import Method, Row, Study, first_finite, run
@@ -72,6 +73,7 @@ __all__ = [
     "first_finite",
     "full_softmax",
     "level",
+    "model_folder",
     "over",
     "plain_head",
     "reached",

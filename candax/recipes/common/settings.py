@@ -1,8 +1,9 @@
 """Settings of a command: their bounds are part of their types, and all are checked in one place."""
 
 import dataclasses
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -105,6 +106,22 @@ def _bounds(hint: Any) -> Bounds | None:
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, Bounds)), None)
     return next((found for part in get_args(hint) if (found := _bounds(part)) is not None), None)
+
+
+def model_folder(settings: Settings, name: str, seed: int, data: Any, *, without: Sequence[str]) -> Path:
+    """Where the model of one method and seed is kept: one folder for each setting that it depends on.
+
+    Args:
+        settings: of the command.
+        name: of the method.
+        seed: of the training.
+        data: what the batches depend on, in place of the path that they came from.
+        without: names of settings that it does not depend on.
+    """
+    apart = {"seed", "out", "quick", "dataset", *without}
+    told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in apart}
+    digest = hashlib.blake2b(repr((sorted(told.items()), data)).encode(), digest_size=4).hexdigest()
+    return settings.out / "models" / f"{name}-{seed}-{digest}"
 
 
 def writable_folder(path: Path) -> Path:

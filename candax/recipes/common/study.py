@@ -53,6 +53,7 @@ class Study:
         may_change: names of settings that choose methods: a study that goes on may have others of them.
         results: the rows of ``results.json`` from a row of figures, for those who read it; the runner then keeps what
             it goes on from in ``study.json``.
+        data: a digest of what is trained on and measured with: rows of other data are not kept.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Study:
     picture: str = ""
     may_change: Sequence[str] = ()
     results: Callable[[Row], list[Row]] | None = None
+    data: str = ""
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
@@ -83,7 +85,9 @@ def run(study: Study, settings: Settings) -> list[Row]:
     """
     out, console = writable_folder(settings.out), Console()
     changeable = dict.fromkeys(("out", *study.may_change))
-    identity = _json({"title": study.title, "settings": {**dataclasses.asdict(settings), **changeable}})
+    identity = _json(
+        {"title": study.title, "data": study.data, "settings": {**dataclasses.asdict(settings), **changeable}}
+    )
     file = out / ("results.json" if study.results is None else "study.json")
     done = _read(file, identity)
     console.print(study.title)

@@ -81,6 +81,7 @@ def compare(settings: Compare) -> list[common.Row]:
         caption="to 90 %: seconds to 90 % of full softmax's P@1",
         picture="compare.png",
         may_change=("samplers", "losses", "seeds"),
+        data=dataset.digest,
     )
     return common.run(study, settings)
 

@@ -174,6 +174,7 @@ def train(settings: Train) -> list[common.Row]:
         picture="train.png",
         may_change=("seeds", "average", "dataset", "checkpoint_every", "keep"),
         results=functools.partial(_results, settings, dataset),
+        data=dataset.digest,
     )
     return common.run(study, settings)
 
@@ -193,10 +194,18 @@ def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: C
     return Run(settings, dataset, training, *training.make(*pair))
 
 
+def _begun(out: Path) -> bool:
+    """Whether there is a checkpoint to go on from. A run that was killed before its first one begins anew."""
+    if not (out / "checkpoints").exists():
+        return False
+    with Checkpoints(out, identity=None, reads=True) as saved:
+        return saved.latest_step is not None
+
+
 def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) -> tuple[Run, common.Row]:
     """A run at its end, and figures of its training; of a run that is there already the end alone."""
     out = common.writable_folder(settings.out)
-    run = _start(settings, dataset, new=not (out / "checkpoints").exists())
+    run = _start(settings, dataset, new=not _begun(out))
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
     num_steps, measure = run.training.num_steps, run.training.on_the_way
     assert measure is not None
@@ -267,7 +276,7 @@ def restore(folder: Path) -> Run:
     settings = Train(**{**json.loads(config.read_text(encoding="utf-8")), "out": folder})
     run = _start(settings, settings.load(), new=False, full_softmax=losses.full_softmax)
     identity = {**run.training.batches.identity, **run.identity}
-    with Checkpoints(folder, identity=identity, keep=run.settings.keep) as checkpoints:
+    with Checkpoints(folder, identity=identity, reads=True) as checkpoints:
         checkpoints.restore(run.model, run.optimizer)
     return run
 

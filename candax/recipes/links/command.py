@@ -16,7 +16,6 @@ in half a minute: MRR .112, hits@10 .199; most frequent answers .048 / .091.
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +25,7 @@ import numpy as np
 from rich.console import Console
 
 import candax as cx
-from candax import data, losses, models
+from candax import data, files, losses, models
 from candax.base import Sampler
 from candax.data.graphs import Unknown
 from candax.models.links import Product
@@ -39,6 +38,8 @@ from candax.training import embed
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
 _STDLIB = "python-stdlib"
 _DROPPED = "dropped "
+# Settings that choose rows of the table, and of which no model depends.
+_CHOOSE = ("methods", "seeds")
 # N3 is chosen for each graph in published work, too.
 _OF_STDLIB = {"regularisation": 0.01}
 
@@ -223,7 +224,8 @@ def links(settings: LinksSettings) -> list[common.Row]:
             ),
         ),
         picture="links.png",
-        may_change=("methods", "seeds"),
+        may_change=_CHOOSE,
+        data=files.digest_of(graph.train, graph.valid, graph.test),
         results=functools.partial(_results, settings, graph),
     )
     return common.run(study, settings)
@@ -258,12 +260,9 @@ def _trained(
         measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
         loss_fn=training.regularised(settings.regulariser, settings.regularisation),
     )
-    told = {**dataclasses.asdict(settings), "out": "", "seed": seed, "methods": "", "seeds": 0}
-    digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
+    folder = common.model_folder(settings, name, seed, batches.identity, without=_CHOOSE)
     sampler, loss = _pair(settings)
-    model, figures = trained.train(
-        sampler, loss, f"{name}, seed {seed}", settings.out / "models" / f"{name}-{seed}-{digest}"
-    )
+    model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", folder)
     return {**figures, **trained.measure(model)}
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Float64
 
 from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.checks import check_positive, checked
 from candax.data import KnownAnswers, QuestionBatch
 from candax.ranks import streaming_ranks
 
@@ -18,6 +19,7 @@ _SMALLEST_BUCKET = 1024
 _ranks = jax.jit(streaming_ranks, static_argnames="block_size")
 
 
+@checked
 def evaluate_links(
     embed_fn: Callable[[Any], Float[Array, "B dim"]],
     classes: Classes,
@@ -59,6 +61,7 @@ def evaluate_links(
         >>> metrics["mrr_tails"], metrics["mrr_heads"]  # one rival ties
         (0.4, 0.5)
     """
+    check_positive("num_relations", num_relations)
     every = list(batches)
     ranks = link_ranks(embed_fn, classes, every, known, block_size=block_size)
     kinds = np.concatenate([batch.relations[batch.labels[:, 0] >= 0] for batch in every] or [np.zeros(0, int)])

@@ -83,6 +83,7 @@ def retrieval(settings: Retrieval) -> list[common.Row]:
         common.contest_panels("recall_at_10", "recall at 10 on test data"),
         picture="retrieval.png",
         may_change=("methods",),
+        data=dataset.digest,
     )
     return common.run(study, settings)
 

@@ -10,6 +10,8 @@ from scipy.sparse import csr_array
 
 from candax.base import Classes, Retriever, State
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
+from candax.checks import check_positive, checked
+from candax.samplers.index_files import check_state
 from candax.training.metrics import nonzero_pattern, retrieval_metrics
 
 # (embeddings, k) -> scores in falling order, -inf where there are fewer, and ids.
@@ -18,17 +20,22 @@ Search: TypeAlias = Callable[[Float[Array, "B dim"], int], tuple[Float[Array, "B
 _top_k = jax.jit(streaming_top_k, static_argnums=2, static_argnames="block_size")
 
 
+@checked
 def exact_search(classes: Classes, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Search:
     """Scores all classes, block by block."""
+    check_positive("block_size", block_size)
     return lambda embeddings, k: _top_k(embeddings, classes, k, block_size=block_size)
 
 
+@checked
 def index_search(index: Retriever, state: State, classes: Classes) -> Search:
     """Asks an index, such as ``candax.samplers.ivf_index``: it reads a part of the classes, and may miss some."""
+    check_state(index, state, classes)
     search = jax.jit(index.find, static_argnums=3)
     return lambda embeddings, k: search(state, embeddings, classes, k)
 
 
+@checked
 def evaluate_retrieval(
     embed_fn: Callable[[Any], Float[Array, "B dim"]],
     search: Search,

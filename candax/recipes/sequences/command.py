@@ -16,7 +16,6 @@ binary cross-entropy and .0921 / .0531 with sampled softmax, eSASRec .0928 / .05
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -26,7 +25,7 @@ import optax
 from flax import nnx
 
 import candax as cx
-from candax import losses, models
+from candax import files, losses, models
 from candax.base import Sampler
 from candax.models.transformer import Block
 from candax.recipes import common
@@ -52,6 +51,9 @@ METHODS: dict[MethodName, dict[str, Any]] = {
     "sasrec_softmax": {**_SASREC, "sampler": "uniform", "loss": "sampled_softmax", "num_sampled": 256},
     "sasrec_gbce": {**_SASREC, "sampler": "uniform", "loss": "gbce", "num_sampled": 256},
 }
+
+# Settings that choose rows of the table, and of which no model depends.
+_CHOOSE = ("methods", "seeds", "average")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +185,8 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
             ),
         ),
         picture="sequences.png",
-        may_change=("methods", "seeds", "average"),
+        may_change=_CHOOSE,
+        data=files.digest_of(found.items, found.offsets),
         results=functools.partial(_results, settings, found),
     )
     return common.run(study, settings)
@@ -259,9 +262,7 @@ def _train(
 ) -> tuple[models.Classifier, dict[str, Any], common.Training]:
     """A model, from its folder if it has been trained already."""
     training = _training(settings, found, seed)
-    told = {**dataclasses.asdict(settings), "out": "", "seed": seed, "methods": "", "seeds": 0, "average": 0}
-    digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
-    folder = settings.out / "models" / f"{name}-{seed}-{digest}"
+    folder = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
     sampler, loss = _pair(settings)
     model, figures = training.train(sampler, loss, f"{name}, seed {seed}", folder)
     return model, figures, training

@@ -1,12 +1,12 @@
 """Sequences packed into rows of one length, several in a row: few of the tokens are padding."""
 
-import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from candax.data.epochs import EpochBatches, shuffled
+from candax.files import digest_of
 from candax.recipes.sequences.files import Questions, Sequences, ranges
 
 # The branch of the random stream that puts users in order; rows have that of all batches.
@@ -142,7 +142,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
     @property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values."""
-        digest = hashlib.sha256(self.sequences.items.tobytes() + self.sequences.offsets.tobytes()).hexdigest()
+        digest = digest_of(self.sequences.items, self.sequences.offsets)
         return self.described(sequences=digest, held_out=self.sequences.held_out, length=self.length)
 
 

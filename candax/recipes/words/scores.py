@@ -9,6 +9,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float, Int64
 
+from candax.checks import checked
 from candax.data import WordVectors
 
 _QUESTIONS_AT_A_TIME = 512
@@ -53,6 +54,7 @@ class Analogies(NamedTuple):
         return sum(int(right.sum()) for right in self.right.values()) / self.asked if self.asked else float("nan")
 
 
+@checked
 def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Similarity:
     """Spearman's rank correlation of cosines with the judgements of a file.
 
@@ -91,6 +93,7 @@ def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
     return float(scipy.stats.spearmanr(a, b).statistic)
 
 
+@checked
 def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restrict: int = 30_000) -> Analogies:
     """Answers analogies by 3CosAdd: the word of largest cosine with b - a + c, none of the three.
 

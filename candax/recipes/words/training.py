@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 import candax as cx
 from candax import losses, samplers
 from candax.base import Loss, SampledLogits, Sampler
+from candax.checks import check_positive, checked
 from candax.data import Words, WordVectors
 from candax.data.windows import Direction, SkipGramBatch, WindowBatches
 from candax.models import CBOW, Classifier, SkipGram
@@ -43,6 +44,7 @@ class Trained(NamedTuple):
     records: list[dict[str, Any]]
 
 
+@checked
 def word2vec_loss(k: float) -> Loss:
     """Negative sampling as in word2vec: each pair of words against ``k`` draws, whatever the size of the shared set.
 
@@ -55,6 +57,8 @@ def word2vec_loss(k: float) -> Loss:
     Returns:
         A loss.
     """
+    if not k > 0:
+        raise ValueError(f"expected k > 0, got {k}.")
 
     def loss(logits: SampledLogits) -> Float[Array, " B"]:
         return losses.negative_sampling(logits, reduction="mean", sample_weight=k, remove_hits=False)
@@ -62,6 +66,7 @@ def word2vec_loss(k: float) -> Loss:
     return losses.each_label(loss)
 
 
+@checked
 def word2vec_batches(text: Words, *, batch_size: int | None = None, seed: int = 0, **options: Any) -> WindowBatches:
     """Batches for ``train_word2vec``: ``WindowBatches`` with runs, and sizes that fit short texts too.
 
@@ -105,6 +110,7 @@ def _run_length(batch_size: int) -> int:
     )
 
 
+@checked
 def word2vec_model(
     batches: WindowBatches,
     num_steps: int,
@@ -141,6 +147,7 @@ def word2vec_model(
     Raises:
         ValueError: for numbers out of range.
     """
+    check_positive("num_steps", num_steps)
     if dim < 1 or not 0 < k < float("inf") or not 0 < learning_rate < float("inf"):
         raise ValueError(f"expected dim >= 1, k > 0 and learning_rate > 0, got {dim}, {k} and {learning_rate}.")
     text = batches.text
@@ -178,6 +185,7 @@ def vectors_of(model: Classifier) -> tuple[Float[np.ndarray, "num_words dim"], F
     return np.array(model.encoder.words[...]), np.array(model.head.vectors[...])
 
 
+@checked
 def train_word2vec(
     text: Words,
     *,

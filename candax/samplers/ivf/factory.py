@@ -3,13 +3,14 @@
 from jaxtyping import Array
 
 from candax.base import KeyArray, Query, Retriever, no_follow
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.keys import Near
 from candax.samplers.common.shares import divisible
 from candax.samplers.ivf.codes import Codes
 from candax.samplers.ivf.index import IVFIndex, IVFState
 
 
+@checked
 @divisible("num_centers", "hm_num", "num_kept")
 def ivf_index(
     *,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from candax.base import Sampler, never
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
 from candax.samplers.common.shares import divisible
@@ -13,6 +13,7 @@ from candax.samplers.ivf.factory import ivf_index
 from candax.samplers.retrieved import retrieved
 
 
+@checked
 @divisible("k", "num_centers", "hm_num", "num_kept", "num_sampled")
 def ivf_bq(
     k: int | None = None,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import KeyArray
+from candax.checks import checked
 from candax.samplers.lsh.codes import HashFamily, mix
 
 # An empty bin asks this many others at most. One in 100 filled: all fail with probability 2e-6.
@@ -73,6 +74,7 @@ def _cut(key: KeyArray, dim: int, num_functions: int, bin_size: int) -> Int[Arra
     return permutations[:, : bins * bin_size].reshape(-1, bin_size)[:num_functions]
 
 
+@checked
 def dwta(
     bin_size: int = 8, *, permutations: Literal["independent", "one"] = "independent", sparse: bool = False
 ) -> HashFamily:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.common.keys import Near
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.codes import HashFamily, log_not_found
@@ -21,6 +21,7 @@ from candax.samplers.lsh.retrieve import Found, distinct, is_found, read, thin, 
 _READS = 2
 
 
+@checked
 @divisible("budget", "num_fill")
 def lsh(
     query: QueryVector = "embedding",
@@ -196,7 +197,9 @@ def _check_fill(fill: str | None, num_fill: int | None, budget: int | None) -> i
         raise ValueError(f'expected fill "uniform" or None, got {fill!r}.')
     if fill is None:
         if num_fill is not None:
-            raise ValueError('num_fill has a meaning with fill="uniform" only: pass both, or leave num_fill out.')
+            raise ValueError(
+                f'expected fill="uniform" beside num_fill, got {fill!r}. Pass both, or leave num_fill out.'
+            )
         return 0
     if budget is None or budget < 2:
         raise ValueError(f'expected a budget of at least 2 slots with fill="uniform", got budget={budget!r}.')

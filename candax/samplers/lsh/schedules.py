@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 
 
+@checked
 def exponential_schedule(first: int = 50, *, growth: float = 1.1) -> Callable[[int], bool]:
     """Refreshes after ``first`` steps, then after intervals that grow by a factor: first * growth^i, rounded.
 

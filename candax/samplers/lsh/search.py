@@ -6,6 +6,7 @@ import jax
 from jaxtyping import Array
 
 from candax.base import Query, Retriever, Sampler, never, no_follow
+from candax.checks import checked
 from candax.samplers.common.keys import Near
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
@@ -17,6 +18,7 @@ from candax.samplers.lsh.retrieve import distinct, read
 from candax.samplers.retrieved import retrieved
 
 
+@checked
 @divisible()
 def lsh_index(
     query: QueryVector = "embedding",
@@ -64,6 +66,7 @@ def lsh_index(
     return Retriever(index.build, search, follows, index.refresh, "lsh")
 
 
+@checked
 def lsh_top_k(
     k: int,
     query: QueryVector = "embedding",
