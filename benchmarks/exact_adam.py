@@ -1,7 +1,7 @@
 """Exact Adam on rows beside dense and lazy Adam: how far off, and what a trained model comes to.
 
     python benchmarks/exact_adam.py             (about 12 minutes on 2 cores)
-    python benchmarks/exact_adam.py --steps 300 --rates 0.001
+    python benchmarks/exact_adam.py --steps 300
 
 First the largest errors of rows that were not in use for a while, against dense AdamW in float64, relative to the
 length of the row plus that of its displacement. Expected: below 1e-3 for rows last updated before step 30, below 1e-5
@@ -11,12 +11,10 @@ Then labels of the standard library's files by a small network with sampled soft
 tables with the same seeds: dense (optax, all rows in every step), exact and lazy. Expected: class vectors of the exact
 run are those of the dense one but for rounding, which training magnifies; its figures agree in the third digit; those
 of the lazy one do not. Indexes of class vectors are told of rows when these are written: the next table says how many
-of their codes are not those of the rows as they should be. At last each optimizer with the learning rate that is best
-for it, chosen on one half of the test examples among the same ones, and measured on the other half.
+of their codes are not those of the rows as they should be. `exact_tuned.py` is beside it: each with its best rate.
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,9 +45,9 @@ DIM, BATCH_SIZE, NUM_SAMPLED = 64, 128, 512
 
 
 def largest_errors(b1: float, b2: float) -> dict[str, float]:
-    """Over gradients of 1e-8 to 1, gaps, two epsilons, schedules and two weight decays."""
+    """Over gradients of 1e-10 to 1, gaps, two epsilons, schedules and two weight decays."""
     rng, worst = np.random.default_rng(0), dict.fromkeys(LAST, 0.0)
-    gradients = rng.normal(size=(5, 8)) * np.array([1e-8, 1e-6, 1e-4, 1e-2, 1.0])[:, None]
+    gradients = rng.normal(size=(6, 8)) * np.array([1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0])[:, None]
     for rate, eps, decay in itertools.product(RATES.values(), (1e-8, 1e-3), (0.0, 0.1)):
         settle = jax.jit(cx.rows.exact_adamw(rate, b1, b2, eps, decay).settle)
         rates = np.asarray(jax.vmap(rate)(jnp.arange(max(LAST["late"]) + max(GAPS))) * jnp.ones(()), np.float64)
@@ -92,24 +90,31 @@ KINDS: dict[str, Callable[[float], Any]] = {
 }
 
 
-def run(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, sampler: cx.Sampler) -> tuple[Any, Any, Any]:
-    """One run by one of the optimizers: the model, the losses, and the seconds of each step."""
-    model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
-    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
-    optimizer: Any
+def make_step(
+    kind: str, rate: float, model: Any, loss: Callable[[Any, Any], jax.Array]
+) -> tuple[Any, Callable[..., Any]]:
+    """An optimizer of a model by one of the kinds, and its compiled step ``step(model, optimizer, batch)``."""
     if kind == "dense":
-        optimizer = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
-        gradient = nnx.value_and_grad
+        optimizer: Any = nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param)
+        gradient: Any = nnx.value_and_grad
     else:
         optimizer = cx.Optimizer(model, optax.adam(rate), tables=KINDS[kind](rate))
         gradient = cx.value_and_grad
 
     @nnx.jit
     def step(model: Any, optimizer: Any, batch: Any) -> jax.Array:
-        (loss, _), grads = gradient(lambda model: loss_of_labels(model, batch), has_aux=True)(model)
+        value, grads = gradient(loss)(model, batch)
         optimizer.update(model, grads)
-        return loss
+        return value
 
+    return optimizer, step
+
+
+def run(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, sampler: cx.Sampler) -> tuple[Any, Any, Any]:
+    """One run by one of the optimizers: the model, the losses, and the seconds of each step."""
+    model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
+    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
+    optimizer, step = make_step(kind, rate, model, lambda model, batch: loss_of_labels(model, batch)[0])
     losses, times = [], []
     for number in range(num_steps):
         batch = jax.device_put(batches[divmod(number, batches.batches_per_epoch)])
@@ -119,12 +124,12 @@ def run(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, sample
     return model, np.array(losses), np.array(times)
 
 
-def train(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, rows: np.ndarray) -> Trained:
-    """One run with log-uniform candidates, measured on some of the test examples."""
+def train(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int) -> Trained:
+    """One run with log-uniform candidates, measured on the test examples."""
     model, losses, times = run(dataset, kind, rate, num_steps, cx.samplers.log_uniform(NUM_SAMPLED))
     cx.rows.settle(model)
     batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
-    found = cx.training.evaluate_dataset(model, dataset, batches, rows=rows)
+    found = cx.training.evaluate_dataset(model, dataset, batches)
     precision = {name: found[name] for name in ("p_at_1", "p_at_5")}
     return Trained(losses, np.asarray(model.head.vectors[...]), precision, 1e3 * float(np.median(times)))
 
@@ -158,14 +163,14 @@ def aged(dataset: cx.data.Dataset, rate: float, num_steps: int) -> Table:
     return table
 
 
-def compared(dataset: cx.data.Dataset, num_steps: int, rate: float, rows: np.ndarray) -> Table:
+def compared(dataset: cx.data.Dataset, num_steps: int, rate: float) -> Table:
     """The three optimizers at one learning rate."""
     table = Table(title=f"{dataset.name}, {dataset.num_classes:,} classes, {num_steps:,} steps, rate {rate:g}")
     for name in ("tables", "vectors: off", "loss: off", "last loss", "P@1", "P@5", "ms/step"):
         table.add_column(name, justify="left" if name == "tables" else "right")
     dense = None
     for kind in KINDS:
-        found = train(dataset, kind, rate, num_steps, rows)
+        found = train(dataset, kind, rate, num_steps)
         dense = dense or found
         off = np.linalg.norm(found.vectors - dense.vectors) / np.linalg.norm(dense.vectors)
         table.add_row(
@@ -179,28 +184,12 @@ def compared(dataset: cx.data.Dataset, num_steps: int, rate: float, rows: np.nda
     return table
 
 
-def tuned(dataset: cx.data.Dataset, num_steps: int, rates: tuple[float, ...]) -> Table:
-    """Each optimizer at the rate that is best for it on half of the test examples, measured on the other half."""
-    order = np.random.default_rng(0).permutation(len(dataset.test))
-    halves = [np.sort(half) for half in np.array_split(order, 2)]
-    table = Table(
-        title=f"each at its best of the rates {', '.join(f'{rate:g}' for rate in rates)}; {num_steps:,} steps"
-    )
-    for name in ("tables", "rate", "P@1", "P@5", "ms/step"):
-        table.add_column(name, justify="left" if name == "tables" else "right")
-    for kind in KINDS:
-        best = max(rates, key=lambda rate: train(dataset, kind, rate, num_steps, halves[0]).precision["p_at_5"])
-        found = train(dataset, kind, best, num_steps, halves[1])
-        table.add_row(kind, f"{best:g}", *(f"{of:.4f}" for of in found.precision.values()), f"{found.milliseconds:.1f}")
-    return table
-
-
-def main(steps: tuple[int, ...] = (300, 3000), rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01)) -> None:
+def main(steps: tuple[int, ...] = (300, 3000), rate: float = 0.001) -> None:
     """Prints the tables.
 
     Args:
-        steps: after which runs are compared; the last of them is that of the tuned ones.
-        rates: learning rates; the runs that are compared have the one nearest to 0.001.
+        steps: after which runs are compared; the first of them also ages the indexes.
+        rate: learning rate of all.
     """
     console = Console()
     table = Table(title="largest errors of rows that were not in use, against dense AdamW in float64")
@@ -211,12 +200,9 @@ def main(steps: tuple[int, ...] = (300, 3000), rates: tuple[float, ...] = (0.000
         table.add_row(str(betas), *map(str, plan(*betas)), f"{errors['early']:.1e}", f"{errors['late']:.1e}")
     console.print(table)
     dataset = cx.data.python_stdlib()
-    every = np.arange(len(dataset.test))
     for number in steps:
-        console.print(compared(dataset, number, min(rates, key=lambda rate: abs(math.log(rate / 1e-3))), every))
-    console.print(aged(dataset, 1e-3, steps[0]))
-    if len(rates) > 1:
-        console.print(tuned(dataset, steps[-1], rates))
+        console.print(compared(dataset, number, rate))
+    console.print(aged(dataset, rate, steps[0]))
 
 
 if __name__ == "__main__":
