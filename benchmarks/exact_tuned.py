@@ -171,7 +171,7 @@ def compared(problem: Problem, steps: int, rates: tuple[float, ...], rounds: int
 
 def main(
     steps: int = 1000,
-    rates: tuple[float, ...] = (0.0003, 0.001, 0.003, 0.01),
+    rates: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03),
     rounds: int = 40,
 ) -> None:
     """Prints a table for each problem.

@@ -18,6 +18,7 @@ from candax.base import KeyArray, State
 from candax.checks import checked
 from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients
+from candax.rows.missed import ExactState
 from candax.rows.rounding import Rounding, check_rounding, stochastic_round, wide
 from candax.rows.unique import gather_rows, scatter_rows
 
@@ -305,12 +306,20 @@ def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: 
 
 
 def _refuse_collectors(transformation: optax.GradientTransformation) -> None:
-    """Refuses accumulation over steps: on rows, the gradient of a row that misses the last of k steps would be lost."""
+    """Refuses accumulation over steps, as the gradient of a row that misses the last of k steps would be lost; and an
+    exact optimizer within another.
+    """
     collectors = (optax.MultiStepsState, optax.ApplyEvery)
     state = jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((5, 3), jnp.float32))
-    is_collector = lambda node: isinstance(node, collectors)  # noqa: E731
-    for node in jax.tree.leaves(state, is_leaf=is_collector):
-        if is_collector(node):
+    is_refused = lambda node: isinstance(node, (*collectors, ExactState))  # noqa: E731
+    for node in jax.tree.leaves(state, is_leaf=is_refused):
+        if isinstance(node, ExactState):
+            raise ValueError(
+                "rowwise: expected an exact optimizer alone, got one in a chain, which does not know where rows have "
+                "gone. Coupled (L2) decay has no exact form: take the weight_decay of candax.rows.exact_adamw. Clip by "
+                "clip_norm= of candax.Optimizer, and give the rate to the optimizer."
+            )
+        if is_refused(node):
             raise ValueError(
                 f"rowwise: the transformation collects gradients over several steps ({type(node).__name__}), so rows "
                 "that a later step does not use would lose theirs. Use a larger batch instead."
@@ -366,7 +375,7 @@ def _probe(transformation: optax.GradientTransformation) -> None:
             raise ValueError(
                 "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
                 "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
-                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like; clip by "
-                "clip_norm= of candax.Optimizer, once over all gradients."
+                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like, or what is as a dense "
+                "optimizer (candax.rows.exact_adamw); clip by clip_norm= of candax.Optimizer, once over all gradients."
             )
     _ELEMENTWISE.add(program.digest())

@@ -309,6 +309,8 @@ def test_a_resumed_fit_is_the_unbroken_one(tmp_path):
         (lambda: cx.Optimizer(models.lm(), exact.exact_adam(0.1)), "for tables alone"),
         (lambda: rowwise(exact.exact_adam(0.1)).init(jnp.zeros((3, 2), jnp.bfloat16)), "rows of float32"),
         (lambda: cx.rows.averaged(exact.exact_adam(0.1), 0.9), "exact"),
+        (lambda: rowwise(optax.chain(optax.add_decayed_weights(0.1), exact.exact_adam(0.1))), "weight_decay of"),
+        (lambda: rowwise(optax.lamb(0.1)), "exact_adamw"),
     ],
 )
 def test_what_has_no_such_form_is_refused(make, message):
