@@ -22,6 +22,8 @@ SAMPLERS = {
     "partial_fc": samplers.partial_fc(SAMPLED),
     "learned_unigram": samplers.learned_unigram(SAMPLED),
     "learned_clusters": samplers.learned_clusters(SAMPLED, num_clusters=2),
+    "midx": samplers.midx(SAMPLED, num_codewords=4),
+    "midx residual": samplers.midx(SAMPLED, num_codewords=2, codes="residual", power=0.75, num_groups=1),
     "top_k": samplers.top_k(SAMPLED),
     "lsh": samplers.lsh(hash=samplers.simhash(), num_tables=2, num_hashes=2, budget=SAMPLED, fill="uniform"),
     "lsh labels": samplers.lsh("label", hash=samplers.dwta(2), num_tables=2, num_hashes=2, budget=SAMPLED),

@@ -12,6 +12,7 @@ from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
 from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_index, lsh_top_k, simhash
+from candax.samplers.midx import midx
 from candax.samplers.partial_fc import partial_fc
 from candax.samplers.resampling import resampled
 from candax.samplers.retrieved import retrieved
@@ -41,6 +42,7 @@ __all__ = [
     "lsh",
     "lsh_index",
     "lsh_top_k",
+    "midx",
     "mixture",
     "partial_fc",
     "resampled",

@@ -11,30 +11,12 @@ from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, ne
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
 from candax.samplers.combinators import every
+from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.shares import divisible
-from candax.samplers.common.thresholds import check_counts, integer_thresholds, random_below
+from candax.samplers.common.thresholds import check_counts, integer_thresholds
 from candax.samplers.lsh.schedules import exponential_schedule
-
-
-@pytree
-class Clusters:
-    """Which class is in which cluster, and with which weight: classes in the order of their clusters.
-
-    Attributes:
-        order: the class at each place.
-        places: the place of each class.
-        assigned: the cluster of each class; padding rows have one too, and no weight.
-        thresholds: running sums of the integer weights of the classes, by place.
-        ends: the running sum at the end of each cluster.
-    """
-
-    order: Int[Array, " num_classes"]
-    places: Int[Array, " num_classes"]
-    assigned: Int[Array, " num_classes"]
-    thresholds: UInt32[Array, " num_classes"]
-    ends: UInt32[Array, " clusters"]
 
 
 @pytree
@@ -126,15 +108,6 @@ def learned_clusters(
         raise ValueError(f"expected 0 < static_share <= 1, got {static_share!r}: without it weights have no bound.")
     adam = optax.adam(learning_rate)
 
-    def weights(classes: Classes) -> Float[Array, " num_classes"]:
-        valid = jnp.arange(classes.num_classes) < classes.num_valid
-        if classes.counts is None:
-            return valid.astype(jnp.float32)
-        counts = jnp.where(valid, classes.counts.astype(jnp.float32) + smoothing, 0.0)
-        # What underflows keeps a chance, as in ``unigram``.
-        found = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)
-        return jnp.where(valid, found, 0.0)
-
     @jax.jit
     def build(key: KeyArray, classes: Classes) -> Generator:
         dim = classes.vectors.shape[1]
@@ -162,7 +135,7 @@ def learned_clusters(
         assigned, sums, members = walk(classes, jnp.dtype(jnp.float32), assign, begin, block_size=block_size)
         means = sums / jnp.maximum(members, 1.0)[:, None]
         params = (means.T, jnp.zeros(num_clusters))
-        found = _arrange(assigned, weights(classes), num_clusters)
+        found = arrange(assigned, frequencies(classes, power, smoothing), num_clusters)
         return Generator(found, params, adam.init(params), classes.num_valid.astype(jnp.int32))
 
     def init(key: KeyArray, classes: Classes) -> Generator:
@@ -172,39 +145,25 @@ def learned_clusters(
 
     def logits(params: PyTree, clusters: Clusters, embeddings: Float[Array, "B dim"]) -> Float[Array, "B clusters"]:
         into, bias = params
-        return embeddings.astype(jnp.float32) @ into + bias + jnp.log(_mass(clusters))
+        return embeddings.astype(jnp.float32) @ into + bias + jnp.log(mass(clusters))
 
     def cluster_thresholds(state: Generator, query: Query) -> UInt32[Array, "G clusters"]:
         learned = jax.nn.softmax(logits(state.params, state.clusters, query.embeddings), axis=1)
         groups = count_groups(num_groups, query)
         mean = jnp.mean(learned.reshape(groups, -1, num_clusters), axis=1)
-        return jax.vmap(integer_thresholds)(static_share * _mass(state.clusters) + (1 - static_share) * mean)
+        return jax.vmap(integer_thresholds)(static_share * mass(state.clusters) + (1 - static_share) * mean)
 
     def sample(state: Generator, key: KeyArray, query: Query) -> Candidates:
         thresholds = cluster_thresholds(state, query)
-        shape = (thresholds.shape[0], num_sampled)
-        key_cluster, key_class = jax.random.split(key)
-        place = random_below(key_cluster, shape, thresholds[:, -1:])
-        which = jax.vmap(lambda edges, u: jnp.searchsorted(edges, u, side="right"))(thresholds, place)
-        begin, units = _span(state.clusters.ends, which)
-        place = begin + random_below(key_class, shape, units)
-        ids = state.clusters.order[jnp.searchsorted(state.clusters.thresholds, place, side="right")]
-        drawn = Candidates(ids, jnp.zeros(shape), jnp.ones(shape, bool), draw=thresholds)
+        ids = draw_classes(state.clusters, thresholds, key, num_sampled)
+        drawn = Candidates(ids, jnp.zeros(ids.shape), jnp.ones(ids.shape, bool), draw=thresholds)
         return Candidates(ids, log_expected_count(state, drawn, ids, query), drawn.mask, thresholds)
 
     def log_expected_count(
         state: Generator, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del query
-        clusters, thresholds = state.clusters, candidates.draw
-        which = clusters.assigned[ids]
-        begin_cluster = jnp.where(which > 0, jnp.take_along_axis(thresholds, jnp.maximum(which - 1, 0), axis=1), 0)
-        of_cluster = jnp.take_along_axis(thresholds, which, axis=1) - begin_cluster
-        _, in_cluster = _span(clusters.ends, which)
-        _, of_class = _span(clusters.thresholds, clusters.places[ids])
-        log = (jnp.log(units.astype(jnp.float32)) for units in (of_cluster, thresholds[:, -1:], of_class, in_cluster))
-        of_cluster, of_all, of_class, in_cluster = log
-        count = jnp.log(num_sampled) + of_cluster - of_all + of_class - in_cluster
+        count = jnp.log(num_sampled) + log_share(state.clusters, candidates.draw, ids)
         return jnp.where(ids < state.num_valid, count, -jnp.inf)
 
     def update(state: Generator, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> Generator:
@@ -228,26 +187,3 @@ def learned_clusters(
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
     alone = Sampler(init, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
-
-
-def _arrange(
-    assigned: Int[Array, " num_classes"], weights: Float[Array, " num_classes"], num_clusters: int
-) -> Clusters:
-    order = jnp.argsort(assigned, stable=True).astype(jnp.int32)
-    places = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=jnp.int32), unique_indices=True)
-    thresholds = integer_thresholds(weights[order])
-    end = jnp.searchsorted(assigned[order], jnp.arange(num_clusters, dtype=jnp.int32), side="right")
-    ends = jnp.where(end > 0, thresholds[jnp.maximum(end - 1, 0)], 0)
-    return Clusters(order, places, assigned, thresholds, ends)
-
-
-def _mass(clusters: Clusters) -> Float[Array, " clusters"]:
-    """The share of each cluster in all draws by frequency."""
-    units = jnp.diff(clusters.ends, prepend=jnp.uint32(0))
-    return units.astype(jnp.float32) / clusters.ends[-1].astype(jnp.float32)
-
-
-def _span(thresholds: UInt32[Array, " n"], which: Int[Array, "..."]) -> tuple[Array, Array]:
-    """Where the units of an entry begin, and how many they are."""
-    begin = jnp.where(which > 0, thresholds[jnp.maximum(which - 1, 0)], 0)
-    return begin, thresholds[which] - begin

@@ -41,6 +41,10 @@ GOOD: Mapping[str, made.Good] = {
     "samplers.lsh": made.of(_s.lsh, query="embedding", **_LSH, budget=8, fill="uniform", num_fill=2),
     "samplers.lsh_index": made.of(_s.lsh_index, query="embedding", **_LSH),
     "samplers.lsh_top_k": made.of(_s.lsh_top_k, k=4, query="embedding", **_LSH),
+    "samplers.midx": made.of(
+        _s.midx, num_sampled=4, num_codewords=2, codes="product", power=0.5, smoothing=1.0, scale=1.0, schedule=10,
+        num_groups=1, num_iterations=2, points_per_codeword=4,
+    ),
     "samplers.mixture": made.of(_s.mixture, parts=[_s.uniform(2), _s.log_uniform(2)]),
     "samplers.partial_fc": made.of(_s.partial_fc, num_sampled=4, num_groups=1),
     "samplers.resampled": made.of(_s.resampled, sampler=_s.uniform(8), num_kept=4, scale=1.0),

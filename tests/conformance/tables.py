@@ -158,8 +158,20 @@ SAMPLERS: dict[str, SamplerCase] = {
     "learned_unigram decaying": SamplerCase(
         lambda g: after_updates(samplers.learned_unigram(6, memory=8, decay=0.9, uniform_share=0.5, num_groups=g))
     ),
+    "midx": SamplerCase(lambda g: samplers.midx(6, num_codewords=3, scale=0.4, num_groups=g)),
+    "midx residual": SamplerCase(
+        lambda g: samplers.midx(6, num_codewords=2, codes="residual", power=0.5, scale=0.4, num_groups=g), slow=True
+    ),
     "mixture": SamplerCase(
         lambda g: samplers.mixture([samplers.uniform(4, num_groups=g), samplers.unigram(3, num_groups=g)])
+    ),
+    # Mixed negatives: the labels of the batch (or of other groups), and classes of all.
+    "mixture with in_batch": SamplerCase(
+        lambda g: of_equal_counts(
+            samplers.mixture([samplers.in_batch(num_groups=g), samplers.uniform(4, num_groups=g)])
+        ),
+        num_valid=6,
+        slow=True,
     ),
     "sharded": SamplerCase(lambda g: samplers.sharded(samplers.uniform(6, num_groups=g), 2)),
     "sharded distinct": SamplerCase(

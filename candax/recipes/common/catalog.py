@@ -18,6 +18,7 @@ SamplerName = Literal[
     "bernoulli",
     "learned_unigram",
     "learned_clusters",
+    "midx",
     "in_batch",
     "lsh_embedding",
     "lsh_label",
@@ -48,6 +49,10 @@ def _smoothed_bernoulli(num_sampled: int) -> Sampler:
 def _in_batch(num_sampled: int) -> Sampler:
     del num_sampled  # the batch has the labels that it has
     return samplers.in_batch()
+
+
+def _midx(num_sampled: int) -> Sampler:
+    return samplers.midx(num_sampled, num_groups=1)
 
 
 def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
@@ -82,6 +87,7 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "bernoulli": _smoothed_bernoulli,
     "learned_unigram": samplers.learned_unigram,
     "learned_clusters": samplers.learned_clusters,
+    "midx": _midx,
     "in_batch": _in_batch,
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),

@@ -1,4 +1,4 @@
-"""Spherical k-means: centres of length 1 that lie near the directions of many vectors."""
+"""k-means: centres near the directions of many vectors, of length 1 (spherical), or near the vectors themselves."""
 
 import math
 from collections.abc import Callable
@@ -17,6 +17,8 @@ from candax.samplers.common.thresholds import random_below
 _SCRATCH = 1 << 22
 # k-means++ chooses among this many points a centre.
 _START_POINTS = 4
+# From a centre that there is not, as a half squared distance; 4 million of them still add up in float32.
+_FAR = 1e30
 
 
 class Points(NamedTuple):
@@ -34,10 +36,15 @@ class Points(NamedTuple):
 
 
 def nearest(
-    centers: Float[Array, "centers width"], vectors: Float[Array, "n width"]
+    centers: Float[Array, "centers width"], vectors: Float[Array, "n width"], *, spherical: bool = True
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
-    """The centre of largest inner product with each vector (of equal ones the first), and that product."""
+    """The centre of largest inner product with each vector (of equal ones the first), and that product.
+
+    Not ``spherical``: the centre of least distance, and the product less half the squared length of the centre.
+    """
     similar = vectors @ centers.T
+    if not spherical:
+        similar -= 0.5 * jnp.sum(centers * centers, axis=1)
     best = jnp.max(similar, axis=1)
     # Two plain reductions: several times quicker than argmax on a CPU.
     number = jnp.arange(centers.shape[0], dtype=jnp.int32)
@@ -58,6 +65,7 @@ def kmeans(
     num_iterations: int = 10,
     points_per_center: int = 64,
     start: Literal["k-means++", "sampled"] | Float[Array, "centers width"] = "k-means++",
+    spherical: bool = True,
 ) -> Float[Array, "centers width"]:
     """Centres c of length 1 that make sum_i max_c v_i . c large, for the normalised points v_i.
 
@@ -65,6 +73,9 @@ def kmeans(
     points; a centre without points starts again at a random one. An iteration sees all points, or, where they are more
     than ``points_per_center * num_centers``, so many at random, others in each iteration. Points are taken by blocks:
     at most 4 million similarities are held at a time. Deterministic: the same key, the same centres.
+
+    Not ``spherical``: points as they are, and centres that make sum_i min_c |v_i - c|^2 small: each moves to the mean
+    of its points.
 
     Args:
         key: for the start, the random points and new starts.
@@ -75,6 +86,7 @@ def kmeans(
         start: "k-means++": each next centre is the best of a few points, drawn in proportion to their squared distances
             to those before it (num_centers passes over 4 * num_centers random points); "sampled": random points; or
             centres.
+        spherical: compare directions; False: distances.
 
     Returns:
         float32 centres.
@@ -101,12 +113,16 @@ def kmeans(
     if isinstance(start, str) and start not in ("k-means++", "sampled"):
         raise ValueError(f'expected start "k-means++", "sampled" or an array of centres, got {start!r}.')
     key_start, key_iterate = jax.random.split(key)
+    if not spherical:
+        points = points._replace(take=_as_they_are(points.take))
+    else:
+        points = points._replace(take=_directions(points.take))
     if not isinstance(start, str):
         centers = start
     elif start == "sampled":
         centers = _random_points(key_start, points, num_centers)
     else:
-        centers = _plus_plus(key_start, points, num_centers)
+        centers = _plus_plus(key_start, points, num_centers, spherical)
     wanted = points_per_center * num_centers
     number = min(wanted, points.at_most)
     block = min(rows_at_once(num_centers), number)
@@ -123,8 +139,8 @@ def kmeans(
             else:
                 drawn = random_below(jax.random.fold_in(key_points, j), (block,), points.number)
                 ids = drawn.astype(jnp.int32)
-            vectors = unit(points.take(ids))
-            which, _ = nearest(centers, vectors)
+            vectors = points.take(ids)
+            which, _ = nearest(centers, vectors, spherical=spherical)
             # A product and no scatter: sums in a fixed order give the same centres on every device and run.
             member = jax.nn.one_hot(jnp.where(some, which, num_centers), num_centers, dtype=jnp.float32)
             return sums[0] + member.T @ vectors, sums[1] + jnp.sum(member, axis=0)
@@ -132,6 +148,9 @@ def kmeans(
         empty = (jnp.zeros_like(centers), jnp.zeros(num_centers))
         sums, members = jax.lax.fori_loop(0, -(-number // block), add_block, empty)
         anew = _random_points(key_new, points, num_centers)
+        if not spherical:
+            usable = (members > 0) & jnp.all(jnp.isfinite(sums), axis=1)
+            return jnp.where(usable[:, None], sums / jnp.maximum(members, 1.0)[:, None], anew)
         # Written so that NaN starts again too.
         usable = (members > 0) & (jnp.max(jnp.abs(sums), axis=1) > 0)
         return jnp.where(usable[:, None], unit(jnp.where(usable[:, None], sums, 1.0)), anew)
@@ -139,18 +158,28 @@ def kmeans(
     return jax.lax.fori_loop(0, num_iterations, iterate, centers)
 
 
+def _directions(take: Callable[[Int[Array, " n"]], Array]) -> Callable[[Int[Array, " n"]], Array]:
+    return lambda ids: unit(take(ids))
+
+
+def _as_they_are(take: Callable[[Int[Array, " n"]], Array]) -> Callable[[Int[Array, " n"]], Array]:
+    return lambda ids: take(ids).astype(jnp.float32)
+
+
 def _random_points(key: KeyArray, points: Points, number: int) -> Float[Array, "number width"]:
-    return unit(points.take(random_below(key, (number,), points.number).astype(jnp.int32)))
+    return points.take(random_below(key, (number,), points.number).astype(jnp.int32))
 
 
-def _plus_plus(key: KeyArray, points: Points, num_centers: int) -> Float[Array, "centers width"]:
+def _plus_plus(key: KeyArray, points: Points, num_centers: int, spherical: bool) -> Float[Array, "centers width"]:
     key_points, key_choose = jax.random.split(key)
     number = _START_POINTS * num_centers
     if number < points.at_most:
         vectors, real = _random_points(key_points, points, number), jnp.ones(number, bool)
     else:
         real = jnp.arange(points.at_most) < points.number
-        vectors = unit(points.take(jnp.where(real, jnp.arange(points.at_most, dtype=jnp.int32), 0)))
+        vectors = points.take(jnp.where(real, jnp.arange(points.at_most, dtype=jnp.int32), 0))
+    # Half the squared lengths.
+    half = None if spherical else 0.5 * jnp.sum(vectors * vectors, axis=1)
     trials = 2 + int(math.log(num_centers))
     uniform = jax.random.uniform(key_choose, (num_centers, trials))
 
@@ -158,12 +187,14 @@ def _plus_plus(key: KeyArray, points: Points, num_centers: int) -> Float[Array, 
         centers, distance = chosen
         total = jnp.cumsum(distance)
         place = jnp.searchsorted(total, uniform[i] * total[-1], side="right")
-        tried = vectors[jnp.minimum(place, vectors.shape[0] - 1)]
-        # |v - c|^2 / 2 for vectors of length 1, to the nearest centre.
-        distances = jnp.minimum(distance[:, None], jnp.maximum(1 - vectors @ tried.T, 0.0))
+        at = jnp.minimum(place, vectors.shape[0] - 1)
+        tried = vectors[at]
+        # |v - c|^2 / 2, where |v|^2 / 2 + |c|^2 / 2 is 1 for vectors of length 1, to the nearest centre.
+        lengths = 1 if half is None else half[:, None] + half[at]
+        distances = jnp.minimum(distance[:, None], jnp.maximum(lengths - vectors @ tried.T, 0.0))
         best = jnp.argmin(jnp.sum(distances, axis=0))
         return centers.at[i].set(tried[best]), distances[:, best]
 
-    begin = (jnp.zeros((num_centers, vectors.shape[1])), real.astype(jnp.float32))
+    begin = (jnp.zeros((num_centers, vectors.shape[1])), jnp.where(real, 1.0 if half is None else _FAR, 0.0))
     centers, _ = jax.lax.fori_loop(0, num_centers, choose, begin)
     return centers

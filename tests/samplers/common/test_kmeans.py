@@ -1,4 +1,4 @@
-"""Spherical k-means."""
+"""k-means, by directions and by distances."""
 
 import jax
 import jax.numpy as jnp
@@ -81,3 +81,19 @@ def test_fewer_distinct_points_than_centers():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(Exception, match=next(iter(wrong))):
         kmeans(jax.random.key(0), points_of(jnp.eye(4)), 2, **wrong)
+
+
+def test_by_distance_centres_are_means_and_lengths_count() -> None:
+    rng = np.random.default_rng(0)
+    means = np.array([[1.0, 0.0], [4.0, 0.0], [0.0, 0.0]])
+    vectors = jnp.asarray(np.repeat(means, 30, axis=0) + 0.05 * rng.normal(size=(90, 2)), jnp.float32)
+    points = Points(lambda ids: vectors[ids], jnp.int32(90), 90)
+    for start in ("k-means++", "sampled"):
+        centers = kmeans(jax.random.key(3), points, 3, spherical=False, start=start)
+        which, _ = nearest(centers, vectors, spherical=False)
+        wanted = np.argmin(np.sum((np.asarray(vectors)[:, None] - np.asarray(centers)) ** 2, axis=2), axis=1)
+        np.testing.assert_array_equal(which, wanted)
+    centers = kmeans(jax.random.key(0), points, 3, spherical=False)
+    own = np.asarray(vectors).reshape(3, 30, 2).mean(axis=1)
+    found = np.asarray(centers)[np.argsort(np.asarray(centers)[:, 0])]
+    np.testing.assert_allclose(found, own[[2, 0, 1]], atol=1e-5)
