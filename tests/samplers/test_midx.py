@@ -110,7 +110,7 @@ def test_coarse_codewords_are_nearer_to_the_softmax_than_frequency_is(codes: str
         ids = jnp.broadcast_to(jnp.arange(2000), (16, 2000))
         log = sampler.log_expected_count(state, candidates, ids, query)
         chi.append(np.mean(np.sum(truth**2 / (np.exp(np.asarray(log, np.float64)) / 4), axis=1)) - 1)
-    assert chi[0] > 2 * chi[1] > 4 * chi[2], chi
+    assert chi[0] > 1.5 * chi[1] > 2.25 * chi[2], chi
 
 
 def test_refresh_finds_the_cells_of_the_present_vectors() -> None:
