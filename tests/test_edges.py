@@ -22,6 +22,8 @@ SAMPLERS = {
     "partial_fc": samplers.partial_fc(SAMPLED),
     "learned_unigram": samplers.learned_unigram(SAMPLED),
     "learned_clusters": samplers.learned_clusters(SAMPLED, num_clusters=2),
+    "kernel": samplers.kernel(SAMPLED, rank=2, leaf_size=4),
+    "kernel positive": samplers.kernel(SAMPLED, features="positive", num_features=16, leaf_size=4, num_groups=1),
     "midx": samplers.midx(SAMPLED, num_codewords=4),
     "midx residual": samplers.midx(SAMPLED, num_codewords=2, codes="residual", power=0.75, num_groups=1),
     "top_k": samplers.top_k(SAMPLED),

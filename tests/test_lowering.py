@@ -24,13 +24,15 @@ STEPS = {
     "bernoulli": (cx.samplers.bernoulli(8.0), cx.losses.css),
     "lsh": (cx.samplers.lsh(num_tables=3, num_hashes=2, budget=8, fill="uniform"), cx.losses.css),
     "lsh label": (cx.samplers.lsh("label", num_tables=3, num_hashes=2, num_groups=1), cx.losses.subset_softmax),
+    "kernel": (cx.samplers.kernel(4, rank=4), cx.losses.css),
+    "kernel, positive": (cx.samplers.kernel(4, features="positive", num_features=8), cx.losses.css),
     "midx": (cx.samplers.midx(4, num_codewords=4), cx.losses.css),
     "top_k": (cx.samplers.top_k(4, block_size=16), cx.losses.subset_softmax),
 }
 
 
 # The others are made of the same operations.
-QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "midx", "top_k")
+QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "kernel", "midx", "top_k")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_the_step_lowers_for_every_platform(name):
     assert exported.platforms == PLATFORMS
 
 
-@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh", "midx"])
+@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh", "kernel", "midx"])
 def test_refresh_lowers_for_every_platform(name):
     head = problems.model(*STEPS[name]).head
     refresh = jax.jit(head.sampler.refresh)

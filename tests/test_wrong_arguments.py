@@ -32,6 +32,7 @@ COUNTS = {
     "partial_fc": cx.samplers.partial_fc,
     "learned_unigram": cx.samplers.learned_unigram,
     "learned_clusters": cx.samplers.learned_clusters,
+    "kernel": cx.samplers.kernel,
     "midx": cx.samplers.midx,
     "top_k": cx.samplers.top_k,
     "hashing_forest": cx.samplers.hashing_forest,

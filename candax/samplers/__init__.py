@@ -7,6 +7,7 @@ from candax.samplers.hashing_forest import forest_index, hashing_forest
 from candax.samplers.in_batch import in_batch
 from candax.samplers.index_files import load_index, save_index
 from candax.samplers.ivf import ivf_bq, ivf_index
+from candax.samplers.kernel import kernel
 from candax.samplers.knn_label import knn_label, label_index
 from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
@@ -33,6 +34,7 @@ __all__ = [
     "in_batch",
     "ivf_bq",
     "ivf_index",
+    "kernel",
     "knn_label",
     "label_index",
     "learned_clusters",

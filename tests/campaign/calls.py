@@ -27,6 +27,10 @@ GOOD: Mapping[str, made.Good] = {
     "samplers.in_batch": made.of(_s.in_batch, num_groups=1),
     "samplers.ivf_bq": made.of(_s.ivf_bq, k=4, **_IVF),
     "samplers.ivf_index": made.of(_s.ivf_index, **_IVF),
+    "samplers.kernel": made.of(
+        _s.kernel, num_sampled=4, features="positive", alpha=1.0, rank=2, num_features=8, leaf_size=4, scale=1.0,
+        schedule=10, num_groups=1,
+    ),
     "samplers.knn_label": made.of(_s.knn_label, k=4, num_groups=1, from_graph=True, block_size=4),
     "samplers.label_index": made.of(_s.label_index, num_neighbours=4, from_graph=True, block_size=4),
     "samplers.learned_clusters": made.of(

@@ -158,6 +158,11 @@ SAMPLERS: dict[str, SamplerCase] = {
     "learned_unigram decaying": SamplerCase(
         lambda g: after_updates(samplers.learned_unigram(6, memory=8, decay=0.9, uniform_share=0.5, num_groups=g))
     ),
+    "kernel": SamplerCase(lambda g: samplers.kernel(6, alpha=0.5, rank=3, leaf_size=4, num_groups=g)),
+    "kernel positive": SamplerCase(
+        lambda g: samplers.kernel(6, features="positive", scale=0.3, num_features=16, leaf_size=4, num_groups=g),
+        slow=True,
+    ),
     "midx": SamplerCase(lambda g: samplers.midx(6, num_codewords=3, scale=0.4, num_groups=g)),
     "midx residual": SamplerCase(
         lambda g: samplers.midx(6, num_codewords=2, codes="residual", power=0.5, scale=0.4, num_groups=g), slow=True

@@ -29,6 +29,7 @@ SAMPLERS = {
     "lsh": cx.samplers.lsh(hash=cx.samplers.simhash(), **HASHES),
     "lsh_label": cx.samplers.lsh("label", hash=cx.samplers.simhash(), **HASHES),
     "ivf_bq": cx.samplers.ivf_bq(16, num_centers=16, hm_num=64, codes="mean"),
+    "kernel": cx.samplers.kernel(16, rank=4, leaf_size=4, num_groups=2, schedule=4),
     "midx": cx.samplers.midx(16, num_codewords=4, num_groups=2, schedule=4),
     "grouped": cx.samplers.grouped(cx.samplers.top_k(8), num_sampled=48, num_groups=2),
 }

@@ -1,0 +1,280 @@
+"""Kernel sampling: classes in proportion to a kernel of embedding and class vector, down a tree of summed features."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
+from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
+from candax.checks import check_positive, checked
+from candax.cosines import as_scored
+from candax.samplers.combinators import every
+from candax.samplers.common.features import positive, quadratic
+from candax.samplers.common.groups import count_groups
+from candax.samplers.common.scoring import SCRATCH
+from candax.samplers.common.shares import divisible
+from candax.samplers.lsh.schedules import exponential_schedule
+
+KindOfKernel: TypeAlias = Literal["quadratic", "positive"]
+
+
+@pytree
+class KernelTree:
+    """A binary tree over runs of class ids, with the sum of the features of each node's classes.
+
+    Attributes:
+        projection: of class vectors and embeddings to ``rank`` coordinates.
+        tables: of the features.
+        projected: the class vectors, projected.
+        sums: of node i, whose children are 2i and 2i + 1; the root is node 1, and the last half are the leaves.
+        num_valid: classes that can be drawn.
+    """
+
+    projection: Float[Array, "dim rank"]
+    tables: Any
+    projected: Float[Array, "num_classes rank"]
+    sums: Float[Array, "nodes features"]
+    num_valid: Int[Array, ""]
+
+
+@checked
+@divisible("num_sampled")
+def kernel(
+    num_sampled: int,
+    *,
+    features: KindOfKernel = "quadratic",
+    alpha: float = 100.0,
+    rank: int | None = 16,
+    num_features: int = 128,
+    leaf_size: int = 8,
+    scale: float = 1.0,
+    schedule: int | Callable[[int], bool] | None = None,
+    num_groups: int | None = None,
+) -> Sampler:
+    """Classes in proportion to a kernel of the embedding and the class vector, q(c | e) ~ k(P e, P w_c).
+
+    * "quadratic": k(h, x) = alpha (h . x)^2 + 1, of D = rank (rank + 1) / 2 + 1 features;
+    * "positive": k(h, x) = sum_i exp(v_i . h) exp(v_i . x - |x|^2 / 2) over D = ``num_features`` random directions
+      v_i, which is exp(h . x) but for noise. The cosine features of Rawat et al. estimate the same, and are below 0 at
+      times, where they are no chance; these never are, so that nothing has to be cut off.
+
+    P are the ``rank`` principal directions of the class vectors (without their mean taken away), found at a refresh.
+    As a kernel is an inner product of features, the sum over many classes is one too: a binary tree over runs of at
+    most ``leaf_size`` ids holds the sum of features of each node. A draw goes from the root to a leaf, to either child
+    by its share, and takes a class of the leaf by the kernel itself. A group draws from the mean of its examples'
+    distributions.
+
+    The expected count is S k(c) / sum_c' k(c') exactly, in float32: each share on the way down is off by its rounding,
+    about 1e-6 of itself. The sums of changed rows follow each step, so that counts are those of the tree as it is;
+    projection and directions change at a refresh. Biases play no part.
+
+    Cost: O(D log(num_classes / leaf_size) + leaf_size D) per draw, and the same plus O(leaf_size rank^2) per changed
+    row; memory of the state 4 rank bytes per class and 8 D per leaf: at rank 16 and leaves of 8 classes about 200 bytes
+    per class.
+
+    Args:
+        num_sampled: S, candidates per group.
+        features: which kernel.
+        alpha: weight of the square, against 1 for every class ("quadratic").
+        rank: coordinates that are kept; None: all, and D grows with the square of dim.
+        num_features: D of "positive".
+        leaf_size: classes per leaf, at most.
+        scale: of the logits, where they are cosines that a margin scales ("positive").
+        schedule: when to refresh: every so many steps, or ``(step) -> bool``. None: after 50 steps, then exponentially
+            rarer, see ``exponential_schedule``.
+        num_groups: G, groups per batch (1: one shared set); None: one set per example.
+
+    Returns:
+        A ``Sampler``; its state is a ``KernelTree``.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, candax as cx
+        >>> classes = cx.Classes(jnp.array([[3.0, 0.0], [-1.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
+        >>> sampler = cx.samplers.kernel(6, alpha=1.0, leaf_size=2, rank=None)
+        >>> state = sampler.init(jax.random.key(0), classes)
+        >>> query = cx.Query(jnp.array([[1.0, 0.0]]), jnp.array([[0]]), classes)
+        >>> candidates = sampler.sample(state, jax.random.key(1), query)
+        >>> counts = sampler.log_expected_count(state, candidates, jnp.arange(4)[None], query)
+        >>> [round(float(x), 3) for x in jnp.exp(counts)[0]]
+        [4.286, 0.857, 0.429, 0.429]
+
+    Source: Blanc and Rendle, Adaptive Sampled Softmax with Kernel Based Sampling (2018); Rawat et al., Sampled Softmax
+        with Random Fourier Features (2019); positive features: Choromanski et al. (2021). The projection and the mean
+        over a group are ours.
+    """
+    for name, value in (("num_sampled", num_sampled), ("num_features", num_features), ("leaf_size", leaf_size)):
+        check_positive(name, value)
+    check_positive("num_groups", num_groups, optional=True)
+    check_positive("rank", rank, optional=True)
+    for name, real in (("alpha", alpha), ("scale", scale)):
+        if not 0 < real < float("inf"):
+            raise ValueError(f"expected a finite {name} > 0, got {real!r}.")
+    if features not in ("quadratic", "positive"):
+        raise ValueError(f'expected features "quadratic" or "positive", got {features!r}.')
+    made = quadratic(alpha) if features == "quadratic" else positive(num_features)
+
+    def project(rows: Float[Array, "*n dim"], projection: Array, normalized: bool) -> Float[Array, "*n rank"]:
+        return as_scored(rows.astype(jnp.float32), normalized) @ projection * jnp.sqrt(scale).astype(jnp.float32)
+
+    def of_leaves(
+        projected: Float[Array, "num_classes rank"], leaves: Int[Array, " n"], stride: int, num_valid: Int[Array, ""]
+    ) -> tuple[Int[Array, "n leaf"], Float[Array, "n leaf rank"], Bool[Array, "n leaf"]]:
+        """Ids, vectors and which are real."""
+        # As wide for any number of classes; ``stride`` classes of them are the leaf's.
+        slot = jnp.arange(leaf_size, dtype=jnp.int32)
+        ids = leaves[:, None] * stride + slot
+        real = (slot < stride) & (ids < num_valid)
+        return ids, projected[jnp.where(real, ids, 0)], real
+
+    @jax.jit
+    def build(key: KeyArray, classes: Classes) -> KernelTree:
+        dim = classes.vectors.shape[1]
+        projection = _principal(classes, min(rank or dim, dim))
+        width = projection.shape[1]
+
+        def keep(projected: Array, block: Block) -> Array:
+            x = project(block.vectors, projection, classes.normalized)
+            return jax.lax.dynamic_update_slice_in_dim(projected, x, block.start, axis=0)
+
+        empty = jnp.zeros((classes.num_classes, width))
+        projected = walk(classes, jnp.dtype(jnp.float32), keep, empty, block_size=DEFAULT_BLOCK_SIZE)
+
+        def largest(exponents: Callable[[Array], Array]) -> Array:
+            def of(block: tuple[Array, Array]) -> Array:
+                return jnp.where(block[1], exponents(block[0]), -jnp.inf)
+
+            valid = jnp.arange(classes.num_classes) < jnp.maximum(classes.num_valid, 1)
+            rows = max(1, SCRATCH // (8 * num_features))
+            found = jax.lax.map(of, (projected, valid[:, None]), batch_size=min(rows, classes.num_classes))
+            return jnp.max(found, axis=0)
+
+        tables = made.init(key, width, largest)
+        depth, stride = _shape(classes.num_classes, leaf_size)
+        number = made.number(width)
+
+        def leaf(which: Int[Array, ""]) -> Array:
+            _, x, real = of_leaves(projected, which[None], stride, classes.num_valid)
+            return made.summed(tables, x, real)[0]
+
+        at_once = min(1 << depth, max(1, SCRATCH // (8 * leaf_size * number)))
+        level = jax.lax.map(leaf, jnp.arange(1 << depth, dtype=jnp.int32), batch_size=at_once)
+        sums = jnp.zeros((2 << depth, number)).at[1 << depth :].set(level)
+        for i in reversed(range(depth)):
+            level = level[0::2] + level[1::2]
+            sums = sums.at[1 << i : 2 << i].set(level)
+        return KernelTree(projection, tables, projected, sums, classes.num_valid.astype(jnp.int32))
+
+    def shares(state: KernelTree, query: Query) -> Float[Array, "G features"]:
+        """The f of each group, for which f . (features of x) is the class's chance in one draw."""
+        h = project(query.embeddings, state.projection, query.classes.normalized)
+        each = made.of_query(state.tables, h)
+        each = each / jnp.sum(each * state.sums[1], axis=1, keepdims=True)
+        return jnp.mean(each.reshape(count_groups(num_groups, query), -1, each.shape[1]), axis=1)
+
+    def sample(state: KernelTree, key: KeyArray, query: Query) -> Candidates:
+        f = shares(state, query)
+        groups, (depth, stride) = f.shape[0], _shape(state.projected.shape[0], leaf_size)
+        number, rows = f.shape[1], groups * num_sampled
+
+        def down(level: Array, node: Int[Array, "G S"]) -> Int[Array, "G S"]:
+            left = 2 * node
+            # Two gathers of one row each: pairs of rows would be copied to stand side by side.
+            mass = [jnp.einsum("gsf,gf->gs", state.sums[left + side], f) for side in (0, 1)]
+            smaller = (mass[1] < mass[0]).astype(jnp.int32)
+            least, most = jnp.minimum(*mass), jnp.maximum(*mass)
+            # Compared with the smaller one, whose chance has all the bits of a small float.
+            bits = jax.random.bits(jax.random.fold_in(key, level), node.shape, jnp.uint32).astype(jnp.float32)
+            taken = (bits + 0.5) * 2.0**-32 * (most + least) < least
+            return left + jnp.where(taken, smaller, 1 - smaller)
+
+        node = jax.lax.fori_loop(0, depth, down, jnp.ones((groups, num_sampled), jnp.int32))
+        ids, x, real = of_leaves(state.projected, node.reshape(-1) - (1 << depth), stride, state.num_valid)
+        at_once = min(groups, max(1, SCRATCH // (num_sampled * leaf_size * number)))
+        wide = x.reshape(groups, num_sampled * leaf_size, -1)
+        weights = jax.lax.map(
+            lambda of: made.weights(state.tables, of[0][None], of[1][None])[0], (f, wide), batch_size=at_once
+        )
+        running = jnp.cumsum(jnp.where(real, jnp.maximum(weights.reshape(rows, leaf_size), 0.0), 0.0), axis=1)
+        point = jax.random.uniform(jax.random.fold_in(key, depth), (rows, 1)) * running[:, -1:]
+        # Rounding must not lead past the last class, nor to a leaf without any.
+        last = jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - 1, 0)
+        place = jnp.minimum(jnp.sum(running <= point, axis=1, keepdims=True), last)
+        found = jnp.take_along_axis(ids, place, axis=1).reshape(groups, num_sampled)
+        found = jnp.clip(found, 0, jnp.maximum(state.num_valid - 1, 0))
+        drawn = Candidates(found, jnp.zeros(found.shape), jnp.ones(found.shape, bool), draw=f)
+        return Candidates(found, log_expected_count(state, drawn, found, query), drawn.mask, f)
+
+    def log_expected_count(
+        state: KernelTree, candidates: Candidates, ids: Int[Array, "G n"], query: Query
+    ) -> Float[Array, "G n"]:
+        del query
+        f = candidates.draw
+        possible = ids < state.num_valid
+        x = state.projected[jnp.where(possible, ids, 0)]
+        of_root = jnp.sum(f * state.sums[1], axis=1, keepdims=True)
+        chance = jnp.maximum(made.weights(state.tables, f, x), jnp.finfo(jnp.float32).tiny) / of_root
+        return jnp.where(possible, jnp.log(num_sampled) + jnp.log(chance), -jnp.inf)
+
+    def update(state: KernelTree, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> KernelTree:
+        del key
+        number = row_ids.shape[0]
+        depth, stride = _shape(state.projected.shape[0], leaf_size)
+        # Indices that are nowhere, each another one.
+        nowhere = jnp.int32(1 << 30) + jnp.arange(number, dtype=jnp.int32)
+        real = row_ids < state.num_valid
+        x = project(rows, state.projection, query.classes.normalized)
+        at = jnp.where(real, row_ids.astype(jnp.int32), nowhere)
+        projected = state.projected.at[at].set(x, mode="drop", unique_indices=True)
+        leaf = row_ids.astype(jnp.int32) // stride
+        first = jnp.concatenate([jnp.ones(min(1, number), bool), leaf[1:] != leaf[:-1]])
+        node = jnp.where(real & first, leaf, 0)
+        _, members, valid = of_leaves(projected, node, stride, state.num_valid)
+        new = made.summed(state.tables, members, valid)
+        node = jnp.where(real & first, node + (1 << depth), 0)
+        sums = state.sums.at[jnp.where(node > 0, node, nowhere)].set(new, mode="drop", unique_indices=True)
+
+        def up(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            sums, node = carry
+            # Two children of one parent write the same sum twice.
+            node = node // 2
+            new = sums[2 * node] + sums[2 * node + 1]
+            return sums.at[jnp.where(node > 0, node, nowhere)].set(new, mode="drop"), node
+
+        sums, _ = jax.lax.fori_loop(0, depth, up, (sums, node))
+        return KernelTree(state.projection, state.tables, projected, sums, state.num_valid)
+
+    def refresh(state: KernelTree, key: KeyArray, classes: Classes) -> KernelTree:
+        del state
+        return build(key, classes)
+
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
+    alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
+    return every(alone, exponential_schedule() if schedule is None else schedule)
+
+
+def _shape(num_classes: int, leaf_size: int) -> tuple[int, int]:
+    """The depth of the tree, with 2^depth leaves, and the classes of a leaf."""
+    depth = max(0, (-(-num_classes // leaf_size) - 1).bit_length())
+    return depth, max(1, -(-num_classes // (1 << depth)))
+
+
+def _principal(classes: Classes, rank: int) -> Float[Array, "dim rank"]:
+    """The directions in which the class vectors are longest, or all coordinates."""
+    dim = classes.vectors.shape[1]
+    if rank == dim:
+        return jnp.eye(dim)
+
+    def add(moments: Float[Array, "dim dim"], block: Block) -> Float[Array, "dim dim"]:
+        rows = jnp.where(block.fresh[:, None], block.vectors.astype(jnp.float32), 0.0)
+        return moments + rows.T @ rows
+
+    empty = jnp.zeros((dim, dim))
+    moments = walk(classes, jnp.dtype(jnp.float32), add, empty, block_size=DEFAULT_BLOCK_SIZE)
+    _, directions = jnp.linalg.eigh(moments)
+    return directions[:, ::-1][:, :rank]
