@@ -28,6 +28,12 @@ COMMANDS: Commands = {
         "diagnose",
         "Bias and variance of samplers and losses, on a run or on arrays in a file.",
     ),
+    "advise": (
+        "candax.recipes.extreme.advise",
+        "Advise",
+        "advise",
+        "Which sampler, loss and optimizer suit one's own labels, by times on this machine.",
+    ),
     "sequences": (
         "candax.recipes.sequences.command",
         "SequencesSettings",

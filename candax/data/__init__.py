@@ -11,6 +11,7 @@ from candax.data.flattening import distance_from_uniform, flatten_labels
 from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, graph_of, questions_of
 from candax.data.identities import Identities, IdentityBatch, IdentityBatches, Pairs
 from candax.data.interactions import Interactions, Row, interactions, interactions_of, next_items
+from candax.data.label_counts import LabelCounts, label_counts_of
 from candax.data.prefetching import prefetch
 from candax.data.python_links import python_graph, python_interactions, python_next_items
 from candax.data.python_stdlib import python_stdlib
@@ -37,6 +38,7 @@ __all__ = [
     "IdentityBatches",
     "Interactions",
     "KnownAnswers",
+    "LabelCounts",
     "Pairs",
     "QuestionBatch",
     "QuestionBatches",
@@ -56,6 +58,7 @@ __all__ = [
     "graph_of",
     "interactions",
     "interactions_of",
+    "label_counts_of",
     "load",
     "next_items",
     "num_batches",

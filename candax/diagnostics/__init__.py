@@ -2,8 +2,10 @@
 
 ``diagnose`` measures, ``table`` and ``draw`` show, ``pairs`` lists sampler x loss pairs. ``measure_staleness`` says how
 fast an adaptive sampler falls behind the model between refreshes, ``staleness_table`` and ``draw_staleness`` show it.
+``advise`` says which sampler, loss and optimizer suit one's own label counts.
 """
 
+from candax.diagnostics.advising import Advice, Option, advise
 from candax.diagnostics.diagnosing import diagnose
 from candax.diagnostics.methods import Method, pairs
 from candax.diagnostics.report import draw, table
@@ -12,10 +14,13 @@ from candax.diagnostics.staleness import Staleness, draw_staleness, measure_stal
 from candax.diagnostics.statistics import Measure
 
 __all__ = [
+    "Advice",
     "Diagnostics",
     "Measure",
     "Method",
+    "Option",
     "Staleness",
+    "advise",
     "diagnose",
     "draw",
     "draw_staleness",

@@ -190,7 +190,8 @@ EXEMPT: Mapping[str, str] = {
         (
             "data.Answers", "data.Batch", "data.CBOWBatch", "data.Corpus", "data.FlatBatch", "data.Graph",
             "data.IdentityBatch", "data.Interactions", "data.Pairs", "data.QuestionBatch", "data.Row",
-            "data.SentenceBatch", "data.SkipGramBatch", "data.Triple", "data.Words", "diagnostics.Diagnostics",
+            "data.SentenceBatch", "data.SkipGramBatch", "data.Triple", "data.Words",
+            "data.LabelCounts", "diagnostics.Advice", "diagnostics.Option", "diagnostics.Diagnostics",
             "diagnostics.Measure", "diagnostics.Method", "diagnostics.Staleness", "recipes.words.Analogies",
             "recipes.words.Similarity", "recipes.words.Trained", "rows.Draw", "rows.Lagging", "rows.RowGradients",
             "rows.RowUpdate",

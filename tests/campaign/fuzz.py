@@ -65,6 +65,11 @@ def _graph(path: Path) -> Any:
     return sorted((names[head], relations[relation], names[tail]) for head, relation, tail in triples)
 
 
+def _label_counts(path: Path) -> Any:
+    found = data.label_counts_of(path, "labels")
+    return found.counts.tolist()
+
+
 def _sequences(path: Path) -> Any:
     found = sequence_files.load(str(path))
     each = np.split(found.items, found.offsets[1:-1])
@@ -107,6 +112,7 @@ def _writes(text: str) -> Callable[[Path], Any]:
 FORMATS = [
     Format("examples.txt", _writes(references.EXAMPLES), _examples, references.examples, TEXT),
     *(Format(f"examples.txt{end}", _compressed, _examples, None, BINARY) for end in (".gz", ".bz2", ".xz")),
+    Format("labels.txt", _writes(references.LABELS), _label_counts, references.label_counts, TEXT),
     Format("triples.tsv", _writes(references.TRIPLES), _graph, references.triples, TEXT),
     Format("shop.txt", _writes(references.SEQUENCES), _sequences, references.sequences, TEXT),
     Format("vectors.txt", _write_vectors, _vectors, references.vectors, TEXT),

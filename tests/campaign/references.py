@@ -10,6 +10,7 @@ EXAMPLES = "12 9 6\n" + "".join(
     else f"{i % 6} {i % 9}:2\n"
     for i in range(12)
 )
+LABELS = "".join(f"{i % 7} {(3 * i + 1) % 11}\n" for i in range(20))
 TRIPLES = "".join(f"e{i}\tr{i % 3}\te{(i * 7 + 2) % 30}\n" for i in range(30))
 SEQUENCES = "".join(f"user{u} {' '.join(f'item{(u * i + i) % 11}' for i in range(1, 6))}\n" for u in range(12))
 
@@ -33,6 +34,17 @@ def examples(content: bytes) -> Any:
         assert all(0 <= f < features for f in values)
         rows.append((values, ids))
     return ((number, features), (number, labels)), rows
+
+
+def label_counts(content: bytes) -> Any:
+    """How often each label is there."""
+    found = [int(part) for line in _lines(content) for part in line.replace(",", " ").split()]
+    assert min(found) >= 0
+    counts = [0.0] * (max(found) + 1)
+    for label in found:
+        counts[label] += 1
+    assert len(counts) > 1
+    return counts
 
 
 def triples(content: bytes) -> Any:

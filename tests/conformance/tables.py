@@ -160,7 +160,7 @@ SAMPLERS: dict[str, SamplerCase] = {
     ),
     "kernel": SamplerCase(lambda g: samplers.kernel(6, alpha=0.5, rank=3, leaf_size=4, num_groups=g)),
     "kernel positive": SamplerCase(
-        lambda g: samplers.kernel(6, features="positive", scale=0.3, num_features=16, leaf_size=4, num_groups=g),
+        lambda g: samplers.kernel(6, features="positive", scale=0.05, num_features=16, leaf_size=4, num_groups=g),
         slow=True,
     ),
     "midx": SamplerCase(lambda g: samplers.midx(6, num_codewords=3, scale=0.4, num_groups=g)),

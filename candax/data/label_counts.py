@@ -1,0 +1,90 @@
+"""How often each class is a label: from files of counts, of labels, or of whole data sets."""
+
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from candax.checks import checked
+from candax.data.streams import text_lines
+from candax.data.xml_repository import read_examples
+
+KindOfCounts = Literal["auto", "counts", "labels"]
+
+_SHOWN = 40
+# Larger ids would ask for a table of that many classes.
+_MOST_CLASSES = 1 << 28
+
+
+class LabelCounts(NamedTuple):
+    """Label frequencies by class, and how many labels an example has in the mean."""
+
+    counts: Float32[np.ndarray, " num_classes"]
+    labels_per_example: float
+
+
+@checked
+def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -> LabelCounts:
+    r"""Reads label frequencies from a text file, plain or .gz, .bz2, .xz, .zst.
+
+    Files are told apart by their first lines: three numbers and then lines with ``feature:value`` are a training file
+    of the Extreme Classification Repository; otherwise, one number per line is a count, the first for class 0; lines of
+    several numbers, parted by blanks, tabs or commas, are the labels of an example each.
+
+    Args:
+        path: of the file.
+        kind: "counts" or "labels" where the file would be taken for something else, such as one label per line.
+
+    Returns:
+        The counts. A file of counts does not say how many labels an example has: 1.
+
+    Raises:
+        ValueError: for a line that is none of these, with file and line number.
+        OSError: if there is no such file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "labels.txt")
+        >>> _ = path.write_text("0 2\n2\n2 1 0\n")
+        >>> found = label_counts_of(path)
+        >>> found.counts.tolist(), found.labels_per_example
+        ([2.0, 1.0, 3.0], 2.0)
+    """
+    path = Path(path)
+    lines = text_lines(path)
+    first = [line.replace(",", " ").split() for _, line in zip(range(3), (text for _, text in lines), strict=False)]
+    if kind == "auto" and first and len(first[0]) == 3 and any(":" in part for line in first[1:] for part in line):
+        labels = read_examples(path).labels
+        found = np.bincount(labels.indices, minlength=labels.shape[1]).astype(np.float32)
+        return _checked(path, found, int(np.sum(np.diff(labels.indptr) > 0)))
+    rows = []
+    for number, line in text_lines(path):
+        parts = line.replace(",", " ").split()
+        try:
+            rows.append([float(part) for part in parts] if kind != "labels" else [int(part) for part in parts])
+        except ValueError:
+            shown = line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
+            raise ValueError(
+                f"{path}:{number}: expected counts or labels as numbers, or a file in the text format of the Extreme "
+                f"Classification Repository, got {shown!r}."
+            ) from None
+        if not all(0 <= value < np.inf for value in rows[-1]):
+            raise ValueError(f"{path}:{number}: expected numbers of 0 or more, got {line[:_SHOWN]!r}.")
+        if kind == "counts" and len(parts) > 1:
+            raise ValueError(f"{path}:{number}: expected one count per line, got {len(parts)} numbers.")
+    if kind == "counts" or (kind == "auto" and all(len(row) <= 1 for row in rows)):
+        return _checked(path, np.array([row[0] for row in rows if row], np.float32), None)
+    for number, row in enumerate(rows, start=1):
+        if any(value != int(value) or value >= _MOST_CLASSES for value in row):
+            raise ValueError(f"{path}:{number}: expected labels as whole numbers below 2^28, got {row}.")
+    ids = np.array([int(value) for row in rows for value in row], np.int64)
+    found = np.bincount(ids).astype(np.float32) if len(ids) else np.zeros(0, np.float32)
+    return _checked(path, found, sum(1 for row in rows if row))
+
+
+def _checked(path: Path, counts: np.ndarray, examples: int | None) -> LabelCounts:
+    if len(counts) < 2 or not counts.sum() > 0:
+        raise ValueError(f"{path}: expected labels or counts of at least two classes, got {len(counts)}.")
+    return LabelCounts(counts, 1.0 if examples is None else float(counts.sum() / examples))

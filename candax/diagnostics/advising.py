@@ -1,0 +1,274 @@
+"""Advice: which sampler, number of candidates, loss and optimizer, from label counts and the steps' times here."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+from jaxtyping import Array, Num
+from rich.table import Table
+
+from candax.checks import check_positive, checked
+from candax.diagnostics.step_times import StepTimes, time_steps
+
+# Float32, of values and of both moments of Adam.
+_BYTES, _COPIES = 4, 3
+# Within this factor of each other two costs are not told apart: times of a shared machine vary as much.
+_UNSURE = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One way to train the output layer.
+
+    Attributes:
+        sampler: its name in ``candax.samplers``, or "full_softmax".
+        num_sampled: S; all classes for the full softmax.
+        milliseconds: of a step of the output layer on this machine.
+        found: the chance that the label of an example, drawn by frequency, is among S candidates.
+        hits: how many of the candidates are an example's labels, in the mean.
+        variance: of an estimate of the softmax normaliser, relative to its square, under the model of ``advise``; NaN
+            where it depends on the class vectors.
+        cost: milliseconds times (1 + variance).
+    """
+
+    sampler: str
+    num_sampled: int
+    milliseconds: float
+    found: float
+    hits: float
+    variance: float
+    cost: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What ``advise`` found.
+
+    Attributes:
+        options: all that were weighed, the best of each sampler first.
+        sampler: the one to take, by name; "full_softmax" for none.
+        num_sampled: S.
+        loss: by name.
+        optimizer: of the class vectors: "lazy", "exact" or "dense".
+        num_groups: candidate sets per batch.
+        num_devices: over which to divide the classes.
+        table_bytes: of class vectors, biases and Adam's moments.
+        reasons: for each of these, why.
+        unsure: what the advice cannot know, and how to find out.
+        snippet: code to paste.
+    """
+
+    options: tuple[Option, ...]
+    sampler: str
+    num_sampled: int
+    loss: str
+    optimizer: str
+    num_groups: int
+    num_devices: int
+    table_bytes: int
+    reasons: Mapping[str, str]
+    unsure: tuple[str, ...]
+    snippet: str
+
+    def table(self) -> Table:
+        """The options, to print."""
+        columns = ("sampler", "S", "ms per step", "label among them", "hits", "variance of Z", "cost")
+        table = Table(*columns, title="What was weighed")
+        for option in self.options:
+            of_s = (option.milliseconds, option.found, option.hits, option.variance, option.cost)
+            numbers = ("?" if np.isnan(x) else f"{x:.3g}" for x in of_s)
+            table.add_row(option.sampler, f"{option.num_sampled:,}", *numbers)
+        return table
+
+
+@checked
+def advise(
+    counts: Num[Array | np.ndarray, " num_classes"],
+    *,
+    dim: int,
+    batch_size: int,
+    labels_per_example: float = 1.0,
+    memory_bytes: int | None = None,
+    seconds: float = 8.0,
+    device: jax.Device | None = None,
+) -> Advice:
+    """Which sampler, loss and optimizer suit these label counts, by a model of the noise and by times on this machine.
+
+    It compiles and times the steps of an output layer of this size (of at most 65,536 classes: sampled steps do not
+    depend on their number, and the full softmax' time is scaled), and weighs them by
+
+        cost = time per step * (1 + V),    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
+
+    where V is the relative variance of the estimated normaliser: noise that is averaged over steps, so that as many
+    more are needed. P(c) is a **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn
+    by frequency p, and half is spread by frequency: E[P^2] = (p + 3 p^2) / 4. What samplers know of the embedding is no
+    part of it, so the variance of ``midx`` is not given: ``diagnose`` measures it on your own model.
+
+    Args:
+        counts: label frequencies.
+        dim: of class vectors.
+        batch_size: examples per step.
+        labels_per_example: in the mean.
+        memory_bytes: of one device; None: what the device says, or the machine's memory.
+        seconds: for the measurements, besides compiling.
+        device: to measure on; None: the default one.
+
+    Returns:
+        An ``Advice``.
+
+    Raises:
+        ValueError: for counts below 0 or none above, fewer than two classes, or numbers out of range.
+
+    Example:
+        >>> import numpy as np, candax as cx
+        >>> counts = 1000.0 / np.arange(1, 301)
+        >>> advice = cx.diagnostics.advise(counts, dim=8, batch_size=16, seconds=0.1)
+        >>> sorted(advice.reasons)
+        ['devices', 'groups', 'loss', 'num_sampled', 'optimizer', 'sampler']
+    """
+    check_positive("dim", dim)
+    check_positive("batch_size", batch_size)
+    check_positive("memory_bytes", memory_bytes, optional=True)
+    if not 1 <= labels_per_example < np.inf:
+        raise ValueError(f"expected labels_per_example of 1 or more, got {labels_per_example!r}.")
+    if not 0 < seconds < np.inf:
+        raise ValueError(f"expected a finite number of seconds > 0, got {seconds!r}.")
+    frequency = np.asarray(counts, np.float64)
+    if len(frequency) < 2 or not (np.isfinite(frequency) & (frequency >= 0)).all() or not frequency.any():
+        raise ValueError("expected finite counts >= 0 of at least two classes, some above 0; check the counts.")
+    labels = max(1, round(labels_per_example))
+    times = time_steps(frequency, dim=dim, batch_size=batch_size, labels=labels, seconds=seconds, device=device)
+    options = _options(frequency, batch_size, labels, times)
+    best = options[0]
+    full = next(option for option in options if option.sampler == "full_softmax")
+    reasons, unsure = {}, list(times.notes)
+
+    rival = next((option for option in options if option.sampler != best.sampler and option.cost == option.cost), full)
+    sizes = f"{best.milliseconds:.3g} ms per step at a variance of {best.variance:.3g}"
+    if best.sampler == "full_softmax":
+        reasons["sampler"] = f"over all classes: {best.milliseconds:.3g} ms per step, and no sampled way costs less."
+        reasons["num_sampled"] = "there is nothing to sample."
+    else:
+        share = full.cost / best.cost
+        reasons["sampler"] = f"{sizes}; the full softmax takes {full.milliseconds:.3g} ms: {share:.3g} times the cost."
+        reasons["num_sampled"] = (
+            f"more candidates cost more time than they save noise; {best.found:.1%} of labels are among them, and "
+            f"{best.hits:.2g} of them are an example's own."
+        )
+    if rival.cost < _UNSURE * best.cost:
+        unsure.append(
+            f"{best.sampler} (S = {best.num_sampled:,}) and {rival.sampler} (S = {rival.num_sampled:,}) are within "
+            f"{rival.cost / best.cost:.2f} times of each other: try both."
+        )
+    p = frequency / frequency.sum()
+    seen = p[p > 0]
+    effective = float(np.exp(-np.sum(seen * np.log(seen))))
+    if best.sampler != "full_softmax" and effective > len(p) / 4:
+        unsure.append(
+            f"labels are nearly flat (as {effective:,.0f} equal classes of {len(p):,}): candidates by frequency are "
+            "hardly better than any, and the last per cents may take the full softmax, at the end at least."
+        )
+    if best.sampler != "full_softmax":
+        unsure.append(
+            "the variance of samplers that follow the embedding (midx, kernel, lsh, resampled) depends on your class "
+            "vectors: measure it with `candax diagnose` on a trained model."
+        )
+
+    rows = min(len(p), batch_size * labels + best.num_sampled)
+    optimizer, reasons["optimizer"] = _optimizer(best, rows, len(p))
+    loss = "full_softmax" if best.sampler == "full_softmax" else "css" if labels > 1 else "sampled_softmax"
+    reasons["loss"] = {
+        "full_softmax": "the likelihood itself.",
+        "css": f"{labels_per_example:.2g} labels per example: labels are summed as they are, others by samples.",
+        "sampled_softmax": "one label per example: its own correction is cheap, and the likelihood is the softmax'.",
+    }[loss]
+    gathered = batch_size * best.num_sampled * dim * _BYTES
+    reasons["groups"] = (
+        f"one shared set: scores are one product of matrices; a set per example would gather {_size(gathered)} of rows."
+        if best.sampler != "full_softmax"
+        else "there are no candidate sets."
+    )
+    table_bytes = len(p) * (dim + 1) * _BYTES * _COPIES
+    memory = memory_bytes or _memory(device)
+    # Half of it is left to the model and its activations.
+    devices = 1 << max(0, int(np.ceil(np.log2(table_bytes / (memory / 2)))))
+    reasons["devices"] = f"class vectors with Adam's moments take {_size(table_bytes)} of {_size(memory)} per device."
+    return Advice(
+        options,
+        best.sampler,
+        best.num_sampled,
+        loss,
+        optimizer,
+        1,
+        devices,
+        table_bytes,
+        reasons,
+        tuple(unsure),
+        _snippet(best, len(p), dim, loss, optimizer, devices),
+    )
+
+
+def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTimes) -> tuple[Option, ...]:
+    """Samplers by numbers of samples; the best of each first, in the order of their cost."""
+    number = len(frequency)
+    p = frequency / frequency.sum()
+    rank = np.argsort(np.argsort(-frequency, kind="stable"), kind="stable")
+    smoothed = (frequency + 1) ** 0.75
+    chances = {
+        "uniform": np.full(number, 1 / number),
+        "log_uniform": np.log1p(1 / (rank + 1)) / np.log(number + 1),
+        "unigram": smoothed / smoothed.sum(),
+    }
+    sizes = [size for size in (2**i for i in range(6, 15)) if 2 * size <= number] or [max(1, number // 2)]
+    found = [Option("full_softmax", number, times.full, 1.0, float(labels), 0.0, times.full)]
+    for size in sizes:
+        for name, q in chances.items():
+            variance = max(0.0, float(np.sum((p + 3 * p**2) / 4 / q)) - 1) / size
+            among = float(np.sum(p * -np.expm1(size * np.log1p(-q))))
+            hits = float(size * labels * np.sum(p * q))
+            time = times.of(size)
+            found.append(Option(name, size, time, among, hits, variance, time * (1 + variance)))
+    for size, time in times.midx.items():
+        found.append(Option("midx", size, time, np.nan, np.nan, np.nan, np.nan))
+    found.sort(key=lambda option: np.inf if np.isnan(option.cost) else option.cost)
+    firsts = list({option.sampler: option for option in reversed(found)}.values())[::-1]
+    return tuple(firsts + [option for option in found if option not in firsts])
+
+
+def _optimizer(best: Option, rows: int, number: int) -> tuple[str, str]:
+    if best.sampler == "full_softmax":
+        return "dense", "every step reads and writes all rows anyway."
+    every = number / rows
+    if every > 10:
+        why = f"a row is used once in {every:.0f} steps: a lazy Adam is another optimizer than Adam at such gaps."
+        return "exact", why + " Exact Adam takes at most twice the lazy step."
+    return "lazy", f"a row is used once in {every:.0f} steps: what it misses between two uses is little."
+
+
+def _memory(device: jax.Device | None) -> int:
+    stats = (device or jax.local_devices()[0]).memory_stats() or {}
+    return int(stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
+def _snippet(best: Option, number: int, dim: int, loss: str, optimizer: str, devices: int) -> str:
+    sampled = best.sampler != "full_softmax"
+    arguments = {"unigram": ", smoothing=1.0"}.get(best.sampler, "")
+    sampler = f"cx.samplers.{best.sampler}({best.num_sampled}{arguments})" if sampled else "None"
+    mesh = f", mesh=jax.make_mesh(({devices},), ('classes',))" if devices > 1 else ""
+    tables = ", tables=cx.rows.exact_adam(1e-3)" if optimizer == "exact" else ""
+    return (
+        "import jax, optax, candax as cx\nfrom flax import nnx\n\n"
+        f"head = cx.Head(\n    {number}, {dim}, sampler={sampler}, loss=cx.losses.{loss},\n"
+        f"    counts=counts, rngs=nnx.Rngs(0){mesh},\n)\n"
+        f"optimizer = cx.Optimizer(head, optax.adam(1e-3){tables})  # or of the model that holds the head\n"
+    )

@@ -1,0 +1,132 @@
+"""Times of training steps of an output layer on this machine, from shapes and label frequencies alone."""
+
+import contextlib
+import functools
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Float
+
+from candax import losses, samplers
+from candax.base import Loss, Sampler
+from candax.models.head import Head
+from candax.training.optimizer import Optimizer
+from candax.training.trainer import Graph, compiled_step
+
+# Classes that are really there when steps are timed.
+_MOST_CLASSES = 1 << 16
+_FEW, _MANY = 256, 4096
+_LEAST_STEPS = 3
+
+
+class StepTimes(NamedTuple):
+    """Milliseconds per step.
+
+    Attributes:
+        full: over all classes.
+        sampled: of the static samplers, by the number of samples: at two of them, or one.
+        midx: the same of the multi-index sampler with a shared set.
+        notes: what was not measured, but scaled.
+    """
+
+    full: float
+    sampled: Mapping[int, float]
+    midx: Mapping[int, float]
+    notes: tuple[str, ...]
+
+    def of(self, num_sampled: int) -> float:
+        """Of the static samplers, on the line through what was measured; never below the shortest measured."""
+        sizes = sorted(self.sampled)
+        first, last = self.sampled[sizes[0]], self.sampled[sizes[-1]]
+        if len(sizes) == 1:
+            return first
+        slope = max(0.0, (last - first) / (sizes[-1] - sizes[0]))
+        return max(min(first, last), first + slope * (num_sampled - sizes[0]))
+
+
+class _Batch(NamedTuple):
+    embeddings: np.ndarray
+    labels: np.ndarray
+
+
+def time_steps(
+    frequency: Float[np.ndarray, " num_classes"],
+    *,
+    dim: int,
+    batch_size: int,
+    labels: int,
+    seconds: float,
+    device: jax.Device | None,
+) -> StepTimes:
+    """Compiles and times the full step, static samplers and ``midx``, with Adam, on embeddings made at random.
+
+    Args:
+        frequency: label counts; of more than 65,536 classes so many are taken, evenly by rank.
+        dim: of class vectors.
+        batch_size: examples.
+        labels: per example.
+        seconds: for all measurements together, besides compiling; at least three steps are timed of each.
+        device: to measure on; None: the default one.
+
+    Returns:
+        The times; that of the full step scaled to all classes.
+    """
+    number = len(frequency)
+    kept = min(number, _MOST_CLASSES)
+    taken = np.sort(frequency)[::-1][np.linspace(0, number - 1, kept).astype(np.int64)]
+    rng = np.random.default_rng(0)
+    data = _Batch(
+        rng.normal(size=(batch_size, dim)).astype(np.float32),
+        np.stack([_distinct(rng, taken, labels) for _ in range(batch_size)]),
+    )
+    sizes = sorted({min(size, max(1, kept // 2)) for size in (_FEW, _MANY)})
+    # In blocks where logits of all classes would be large, as a user would.
+    block_size = None if batch_size * kept <= 1 << 24 else 8192
+    todo: list[tuple[str, int, Sampler | None, Loss]] = [
+        ("full", kept, None, functools.partial(losses.full_softmax, block_size=block_size))
+    ]
+    todo += [("sampled", size, samplers.unigram(size, smoothing=1.0), losses.sampled_softmax) for size in sizes]
+    todo.append(("midx", sizes[-1], samplers.midx(sizes[-1], num_groups=1), losses.sampled_softmax))
+    found: dict[str, dict[int, float]] = {"full": {}, "sampled": {}, "midx": {}}
+    with jax.default_device(device) if device is not None else contextlib.nullcontext():
+        for kind, size, sampler, loss in todo:
+            found[kind][size] = _time(taken, dim, data, sampler, loss, seconds / len(todo))
+    notes: tuple[str, ...] = ()
+    if kept < number:
+        notes = (f"the full softmax was timed at {kept:,} classes and its time scaled to {number:,}.",)
+    return StepTimes(found["full"][kept] * number / kept, found["sampled"], found["midx"], notes)
+
+
+def _distinct(rng: np.random.Generator, frequency: np.ndarray, labels: int) -> np.ndarray:
+    chances = frequency / frequency.sum()
+    some = min(labels, int(np.count_nonzero(chances)))
+    # With distinct labels; large tables are drawn from by their running sum, which repeats at times.
+    found = np.unique(np.searchsorted(np.cumsum(chances), rng.random(some), side="right"))
+    found = np.minimum(found, len(frequency) - 1)
+    return np.pad(np.unique(found), (0, labels), constant_values=-1)[:labels].astype(np.int32)
+
+
+def _time(counts: np.ndarray, dim: int, batch: _Batch, sampler: Sampler | None, loss: Loss, seconds: float) -> float:
+    """The median time of a step of the compiled program that ``fit`` runs."""
+    head = Head(len(counts), dim, sampler=sampler, loss=loss, counts=counts.astype(np.float32), rngs=nnx.Rngs(0))
+    optimizer = Optimizer(head, optax.adam(1e-3))
+    graph, arrays = nnx.split((head, optimizer))
+
+    def of(head: Any, batch: _Batch) -> Any:
+        return head.loss(batch.embeddings, batch.labels)
+
+    compiled: Any = compiled_step(of, 1).lower(Graph(graph), arrays, batch).compile()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) <= _LEAST_STEPS or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        arrays, out = compiled(arrays, batch)
+        jax.block_until_ready(out)
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times[1:])

@@ -1,0 +1,99 @@
+"""`candax advise`: which sampler, loss and optimizer suit one's own labels, by times on this machine.
+
+    candax advise counts.txt --dim 128 --batch-size 256   (label counts, one per line)
+    candax advise train.txt                               (a training file of the Extreme Classification Repository)
+
+It takes some seconds to compile and time a few steps, prints what was weighed and why, and code to paste.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from candax import diagnostics
+from candax.data import label_counts_of
+from candax.data.label_counts import KindOfCounts
+from candax.recipes import common
+from candax.training.metrics_log import write_atomically
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Advise(common.Settings):
+    """Advice from label counts: sampler, candidates, loss, optimizer and devices, with the reason for each."""
+
+    source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """A file of label counts, one per line; of labels, an example per line; or a training file in the text format of
+    the Extreme Classification Repository."""
+    kind: KindOfCounts = "auto"
+    """What the lines are, where one number per line would be taken for a count and is a label."""
+    dim: common.Count = 128
+    """Of the class vectors."""
+    batch_size: common.Count = 256
+    """Examples per step."""
+    memory_gb: float | None = None
+    """Memory of one device; by default what it says itself, or the machine's."""
+    seconds: float = 8.0
+    """For the measurements, besides compiling."""
+    out: common.Out = Path("runs/advise")
+    """Folder for results.json."""
+    QUICK: ClassVar = {"seconds": 0.5, "dim": 8}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(self.seconds > 0, "more than 0 after --seconds", "seconds")
+        self.expect(self.memory_gb is None or self.memory_gb > 0, "more than 0 after --memory-gb", "memory_gb")
+
+
+def advise(settings: Advise) -> diagnostics.Advice:
+    """Measures, prints the advice and writes its file."""
+    settings = settings.ready()
+    out = common.writable_folder(settings.out)
+    found = label_counts_of(settings.source, settings.kind)
+    advice = diagnostics.advise(
+        found.counts,
+        dim=settings.dim,
+        batch_size=settings.batch_size,
+        labels_per_example=found.labels_per_example,
+        memory_bytes=None if settings.memory_gb is None else max(1, int(1e9 * settings.memory_gb)),
+        seconds=settings.seconds,
+    )
+    console = Console()
+    console.print(
+        f"{len(found.counts):,} classes, {found.labels_per_example:.2f} labels per example; a step is one of the "
+        "output layer alone, with Adam."
+    )
+    console.print(advice.table())
+    chosen = {
+        "sampler": advice.sampler,
+        "num_sampled": f"{advice.num_sampled:,}",
+        "loss": advice.loss,
+        "optimizer": advice.optimizer,
+        "groups": advice.num_groups,
+        "devices": advice.num_devices,
+    }
+    for name, value in chosen.items():
+        console.print(escape(f"{name}: {value}: {advice.reasons[name]}"), soft_wrap=True, highlight=False)
+    for line in advice.unsure:
+        console.print(escape(f"unsure: {line}"), soft_wrap=True, highlight=False)
+    console.print("\n" + escape(advice.snippet), soft_wrap=True, highlight=False)
+    options = [
+        {name: None if value != value else value for name, value in dataclasses.asdict(option).items()}
+        for option in advice.options
+    ]
+    about = {
+        "source": str(settings.source),
+        **{name: getattr(settings, name) for name in ("dim", "batch_size")},
+        **chosen,
+        "reasons": dict(advice.reasons),
+        "unsure": list(advice.unsure),
+        "options": options,
+    }
+    write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    console.print(f"wrote {out / 'results.json'}", soft_wrap=True)
+    return advice
