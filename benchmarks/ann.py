@@ -17,7 +17,7 @@ is i^-1.4, axes turned at random; queries of the same distribution). Methods:
 Every index has 1024 lists. Times are the least of several runs of the whole batch; building is timed apart. What it
 should show: at recall .9 IVF-BQ costs at most a tenth of the quicker exact search where vectors are clustered, "mean"
 codes fail on anisotropic vectors and "rotated" ones do not, and "rotated" codes take 1.5 times as long as faiss
-IVF-Flat on the former and less than it on the latter. (README, Search among a million classes, has figures.)
+IVF-Flat on the former and less than it on the latter. (docs/guides/serving.md has figures.)
 """
 
 import dataclasses
