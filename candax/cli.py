@@ -49,6 +49,12 @@ COMMANDS: Commands = {
     "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
     "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
     "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),
+    "predict": (
+        "candax.recipes.predict.command",
+        "Predict",
+        "predict",
+        "What a finished run says of new inputs: the best labels, items, entities or words.",
+    ),
     "export": (
         "candax.training.saved",
         "Export",

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+from jaxtyping import Float32
 from scipy.sparse import csr_array
 
 from candax.checks import checked
@@ -33,22 +34,29 @@ def tf_idf(dataset: Dataset) -> Dataset:
 
     Source: Salton and Buckley, Term-weighting approaches in automatic text retrieval (1988).
     """
-    counts = dataset.train.features
-    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
-    rarity = np.log(len(dataset.train) / np.maximum(frequency, 1)).astype(np.float32)
+    rarity = rarity_of(dataset.train.features)
 
     def weigh(examples: Examples) -> Examples:
-        features = examples.features
-        if features.nnz and features.data.min() < 1:
-            raise ValueError(
-                f"tf_idf: expected feature values of 1 or more (counts), got {features.data.min()}: they are weighted "
-                "already. Leave the weighting out."
-            )
-        values = (1 + np.log(features.data)) * rarity[features.indices]
-        rows = np.repeat(np.arange(len(examples)), np.diff(features.indptr))
-        length = np.sqrt(np.bincount(rows, values**2, minlength=len(examples)))
-        values /= np.where(length > 0, length, 1)[rows]
-        weighed = csr_array((values.astype(np.float32), features.indices, features.indptr), shape=features.shape)
-        return Examples(weighed, examples.labels)
+        return Examples(weighted(examples.features, rarity), examples.labels)
 
     return dataclasses.replace(dataset, train=weigh(dataset.train), test=weigh(dataset.test))
+
+
+def rarity_of(counts: csr_array) -> Float32[np.ndarray, " num_features"]:
+    """``log(N / N_f)`` of each feature of training examples; see ``tf_idf``."""
+    frequency = np.bincount(counts.indices, minlength=counts.shape[1])
+    return np.log(counts.shape[0] / np.maximum(frequency, 1)).astype(np.float32)
+
+
+def weighted(features: csr_array, rarity: Float32[np.ndarray, " num_features"]) -> csr_array:
+    """Counts, weighed by how rare features are among training examples; see ``tf_idf``."""
+    if features.nnz and features.data.min() < 1:
+        raise ValueError(
+            f"tf_idf: expected feature values of 1 or more (counts), got {features.data.min()}: they are weighted "
+            "already. Leave the weighting out."
+        )
+    values = (1 + np.log(features.data)) * rarity[features.indices]
+    rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+    length = np.sqrt(np.bincount(rows, values**2, minlength=features.shape[0]))
+    values /= np.where(length > 0, length, 1)[rows]
+    return csr_array((values.astype(np.float32), features.indices, features.indptr), shape=features.shape)

@@ -3,6 +3,11 @@ from . import (
     extreme as extreme,
     faces as faces,
     links as links,
+    predict as predict,
     retrieval as retrieval,
+    sequences as sequences,
     words as words,
 )
+from .extreme.classifier import ExtremeClassifier as ExtremeClassifier
+from .predict.loading import load as load
+from .sequences.recommender import SequenceRecommender as SequenceRecommender

@@ -7,6 +7,7 @@ import numpy as np
 
 from candax import data
 from candax.base import Loss, Sampler
+from candax.data.weighting import rarity_of
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme.problem import problem
@@ -56,6 +57,10 @@ class Setting(common.Settings):
         """The data set."""
         dataset = data.load(self.dataset)
         return data.tf_idf(dataset) if self.tf_idf else dataset
+
+    def rarity(self) -> np.ndarray | None:
+        """By which counts are weighed; None where they are not."""
+        return rarity_of(data.load(self.dataset).train.features) if self.tf_idf else None
 
     def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
         """How it is trained on, with ``options`` of ``problem``."""

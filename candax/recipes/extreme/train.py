@@ -29,6 +29,7 @@ from candax.recipes.extreme import linear
 from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
+from candax.recipes.extreme.saving import save_run
 from candax.recipes.extreme.setting import QUICK, Setting, without_validation
 from candax.training import Checkpoints, Validation, evaluate_dataset, fit
 from candax.training.metrics_log import write_atomically
@@ -60,7 +61,7 @@ class Train(Setting):
     neighbours: common.NotNegative = 0.2
     """The weight of the labels' shares among the nearest neighbours beside them."""
     out: common.Out = Path("runs/train")
-    """Folder of the run: config.json, metrics.jsonl, checkpoints/, results.json, train.png."""
+    """Folder of the run: config.json, metrics.jsonl, checkpoints/, model.safetensors, results.json, train.png."""
     checkpoint_every: common.Count = 500
     """Steps between checkpoints."""
     keep: common.Count = 3
@@ -223,6 +224,10 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
         progress=progress,
         on_start=lambda: write_atomically(out / "config.json", config),
     )
+    save_run(
+        out, settings, dataset, run.model,
+        max_features=run.training.batches.max_features, step=fitted.step, rarity=settings.rarity(),
+    )  # fmt: skip
     seconds = fitted.records[-1]["seconds"] if fitted.records else None
     curve = [record for record in fitted.records if "loss" not in record]
     figures: common.Row = {"curve": {name: [record[name] for record in curve] for name in (curve[0] if curve else ())}}

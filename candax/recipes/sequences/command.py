@@ -22,17 +22,18 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import optax
-from flax import nnx
 
 import candax as cx
-from candax import files, losses, models
+from candax import files, models
 from candax.base import Sampler
 from candax.models.transformer import Block
 from candax.recipes import common
-from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.sequences import neighbours
+from candax.recipes.sequences.building import pair_of, sequence_model
 from candax.recipes.sequences.files import STDLIB, Questions, Sequences, load
 from candax.recipes.sequences.packing import PackedBatches
+from candax.recipes.sequences.saving import save_model
 from candax.recipes.sequences.scoring import Scorer, evaluate, mean_of, mixed, model_scores
 from candax.training import averaged_model
 
@@ -202,7 +203,8 @@ def _questions(settings: SequencesSettings, found: Sequences) -> Questions:
     return questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.users])]
 
 
-def _training(settings: SequencesSettings, found: Sequences, seed: int) -> common.Training:
+def training_of(settings: SequencesSettings, found: Sequences, seed: int, *, measured: bool = True) -> common.Training:
+    """How a model is trained; what is ``measured`` is so on the way too."""
     questions = _questions(settings, found)
     some = questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.curve_users])]
     batches = PackedBatches(found, settings.num_rows, settings.length, seed)
@@ -217,7 +219,8 @@ def _training(settings: SequencesSettings, found: Sequences, seed: int) -> commo
         num_steps,
         measure=functools.partial(measure, questions),
         finish=averaged_model,
-        on_the_way=functools.partial(measure, some),
+        on_the_way=functools.partial(measure, some) if measured else None,
+        progress=measured,
         measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
     )
 
@@ -225,46 +228,22 @@ def _training(settings: SequencesSettings, found: Sequences, seed: int) -> commo
 def _make(
     settings: SequencesSettings, found: Sequences, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
 ) -> tuple[models.Classifier, cx.Optimizer]:
-    rngs = nnx.Rngs(seed)
-    table = cx.Embed(found.num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
-    head = cx.Head(
-        found.num_items, table=table, sampler=sampler, loss=loss, counts=found.counts(), biases=False, rngs=rngs
-    )
-    encoder = models.SequenceEncoder(
-        head,
-        num_blocks=settings.num_blocks,
-        num_heads=settings.num_heads,
-        max_length=settings.length,
-        kind=settings.kind,
-        item_dropout=settings.item_dropout,
-        dropout=settings.dropout,
-        attention_dropout=settings.attention_dropout,
-        rngs=rngs,
-    )
-    model = models.Classifier(encoder, head)
+    model = sequence_model(settings, found.num_items, sampler, loss, counts=found.counts(), seed=seed)
     warm_up = max(1, num_steps // 20)
     rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warm_up, max(num_steps, warm_up + 1))
     tx = cx.rows.averaged(optax.adam(rate, b2=0.98), settings.decay)
     return model, cx.Optimizer(model, tx, clip_norm=5.0, seed=seed)
 
 
-def _pair(settings: SequencesSettings) -> tuple[Sampler | None, Any]:
-    if settings.loss is None:
-        return None, losses.full_softmax
-    by_name = functools.partial(SAMPLERS[settings.sampler], settings.num_sampled)
-    unigram = cx.samplers.unigram(settings.num_sampled, power=settings.power, smoothing=1.0)
-    sampler = unigram if settings.sampler == "unigram" else by_name()
-    return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
-
-
 def _train(
     settings: SequencesSettings, found: Sequences, name: str, seed: int
 ) -> tuple[models.Classifier, dict[str, Any], common.Training]:
     """A model, from its folder if it has been trained already."""
-    training = _training(settings, found, seed)
+    training = training_of(settings, found, seed)
     folder = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
-    sampler, loss = _pair(settings)
+    sampler, loss = pair_of(settings)
     model, figures = training.train(sampler, loss, f"{name}, seed {seed}", folder)
+    save_model(folder, dataclasses.replace(settings, seed=seed), found, model)
     return model, figures, training
 
 

@@ -1,0 +1,175 @@
+"""What a finished training leaves for its use: weights, names and settings in one file, which needs no data to be read.
+
+The file is ``model.safetensors`` beside the checkpoints: the weights that were measured (averages, where these are),
+without the optimizer and the sampler. It is written at the end, in one step: where it is, the training has finished.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from candax.files import read_arrays, write_arrays
+
+FILE = "model.safetensors"
+_KIND = "candax model"
+_VERSION = 1
+_WEIGHT, _NAMES, _EXTRA = "weight/", "names/", "extra/"
+M = TypeVar("M", bound=nnx.Module)
+
+
+class Finished(NamedTuple):
+    """A finished training, as it was saved.
+
+    Attributes:
+        path: of the file.
+        task: what it was trained for: "extreme", "sequences" ...
+        about: settings and sizes, JSON values.
+        weights: arrays by their paths in the model.
+        names: lists of names (texts or whole numbers): "classes", "relations" ...
+        extra: further arrays that predictions need.
+    """
+
+    path: Path
+    task: str
+    about: dict[str, Any]
+    weights: dict[str, np.ndarray]
+    names: dict[str, list[Any]]
+    extra: dict[str, np.ndarray]
+
+
+def into(model: M, weights: Mapping[str, np.ndarray], where: str) -> M:
+    """Writes weights into a model that was made with the same settings, and returns it in evaluation mode.
+
+    Args:
+        model: any.
+        weights: of ``weights_of``.
+        where: they come from, for errors.
+
+    Raises:
+        ValueError: where the model has other weights.
+    """
+    params = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    wanted = {_name(path): variable for path, variable in params}
+    shapes = {name: tuple(variable.get_value().shape) for name, variable in wanted.items()}
+    found = {name: array.shape for name, array in weights.items()}
+    if shapes != found:
+        differ = sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name))
+        raise ValueError(f"{where}: expected the weights of its settings, got others for {', '.join(differ)}.")
+    for name, variable in wanted.items():
+        variable.set_value(jnp.asarray(weights[name]))
+    nnx.update(model, nnx.from_flat_state(params))
+    model.eval()
+    return model
+
+
+def weights_of(model: nnx.Module) -> dict[str, np.ndarray]:
+    """The weights of a model by their paths."""
+    flat = nnx.to_flat_state(nnx.state(model, nnx.Param))
+    return {_name(path): np.asarray(variable.get_value()) for path, variable in flat}
+
+
+def save(
+    folder: Path,
+    task: str,
+    about: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    *,
+    names: Mapping[str, Sequence[Any]],
+    extra: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Writes the file; readers see all of it or none.
+
+    Args:
+        folder: of the run; created where missing.
+        task: see ``Finished``.
+        about: see ``Finished``.
+        weights: of ``weights_of``.
+        names: see ``Finished``.
+        extra: see ``Finished``.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: for names that are neither texts nor whole numbers.
+        OSError: if it cannot be written.
+    """
+    for what, given in names.items():
+        if strange := next((name for name in given if isinstance(name, bool) or not isinstance(name, str | int)), None):
+            raise ValueError(f"expected names of {what} that are texts or whole numbers, to be saved; got {strange!r}.")
+    arrays = {_WEIGHT + name: array for name, array in weights.items()}
+    # Names may have any character in them.
+    arrays |= {_NAMES + what: np.frombuffer(json.dumps(list(of)).encode(), np.uint8) for what, of in names.items()}
+    arrays |= {_EXTRA + name: array for name, array in (extra or {}).items()}
+    if jax.process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_arrays(folder / FILE, _KIND, {"version": _VERSION, "task": task, **about}, arrays)
+    return folder / FILE
+
+
+def read(path: Path) -> Finished:
+    """Reads the file.
+
+    Raises:
+        ValueError: if it is of another kind, damaged, or of a newer version.
+        OSError: if it cannot be read.
+    """
+    about, arrays = read_arrays(path, _KIND)
+    version = about.pop("version", 0)
+    if version != _VERSION:
+        advice = "a newer candax: update candax" if version > _VERSION else "another candax: train anew"
+        raise ValueError(f"{path}: expected a model of version {_VERSION}, got one of version {version}, of {advice}.")
+    parts = {
+        start: {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+        for start in (_WEIGHT, _NAMES, _EXTRA)
+    }
+    names = {what: json.loads(array.tobytes()) for what, array in parts[_NAMES].items()}
+    return Finished(path, about.pop("task"), about, parts[_WEIGHT], names, parts[_EXTRA])
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them: numbers of NumPy become Python's."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+
+
+def find(run: Path, commands: str) -> Path:
+    """The file of a run: of its folder, or of the one model in its ``models/``.
+
+    Args:
+        run: folder, or the file itself.
+        commands: that write such runs, for errors.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    if run.is_file():
+        return run
+    if (run / FILE).is_file():
+        return run / FILE
+    found = sorted(path.parent for path in run.glob(f"models/*/{FILE}"))
+    if len(found) == 1:
+        return found[0] / FILE
+    if found:
+        shown = ", ".join(str(path) for path in found[:5])
+        raise ValueError(
+            f"expected a run with one model, {run} has {len(found)}: give the folder of one, such as {shown}."
+        )
+    begun = any(
+        (run / name).exists() for name in ("checkpoints", "models", "study.json", "config.json", "settings.json")
+    )
+    if begun:
+        raise ValueError(
+            f"expected a finished run, got {run}, whose training has not ended: give the same command again, which "
+            "goes on where it was."
+        )
+    raise ValueError(f"expected the folder of a finished run of {commands}, got {run}, which holds none.")
+
+
+def _name(path: Sequence[Any]) -> str:
+    return "/".join(map(str, path))

@@ -1,0 +1,145 @@
+"""The best classes of embeddings: exactly, all of them scored in blocks, or through an index."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, Integer
+
+from candax.base import Classes, Retriever
+from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
+from candax.checks import check_positive
+from candax.samplers.index_files import load_index, save_index
+from candax.samplers.ivf import ivf_index
+
+# Embeddings that are scored at a time.
+AT_A_TIME = 1024
+# Below so many classes all of them are scored sooner than lists are visited.
+_LEAST_CLASSES, _CLASSES_PER_LIST, _SEEN, _KEPT = 1000, 256, 0.1, 0.02
+
+_exact = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
+
+
+class Best(NamedTuple):
+    """The best classes of each embedding, best first; where fewer are found scores are -inf and ids -1.
+
+    Attributes:
+        scores: logits.
+        ids: classes.
+        log_normalizer: ``log sum_c exp(logit_c)`` over all classes; None through an index, which does not see them.
+    """
+
+    scores: Float[np.ndarray, "n k"]
+    ids: Int[np.ndarray, "n k"]
+    log_normalizer: Float[np.ndarray, " n"] | None
+
+
+class Search:
+    """Finds the best classes of embeddings.
+
+    Args:
+        classes: all of them.
+        index: a file that ``candax.samplers.save_index`` wrote of these classes; where there is none, an index is
+            built and written there. None: exactly.
+    """
+
+    def __init__(self, classes: Classes, index: Path | None = None) -> None:
+        self.classes = classes
+        self._index = None if index is None else _opened(index, classes)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all classes are scored."""
+        return self._index is None
+
+    def best(
+        self, embeddings: Float[np.ndarray, "n dim"], k: int, exclude: Integer[np.ndarray, "n e"] | None = None
+    ) -> Best:
+        """The k best, or as many as there are.
+
+        Args:
+            embeddings: any number.
+            k: how many.
+            exclude: ids that are not to be among them, padded with -1.
+        """
+        check_positive("k", k)
+        k = min(k, int(self.classes.num_valid))
+        size = min(AT_A_TIME, power_of_two(len(embeddings)))
+        parts = [
+            self._of_one_size(embeddings[at : at + size], size, k, None if exclude is None else exclude[at : at + size])
+            for at in range(0, len(embeddings), size)
+        ]
+        if not parts:
+            return Best(np.zeros((0, k), np.float32), np.zeros((0, k), np.int32), np.zeros(0, np.float32))
+        scores, ids = (np.concatenate([part[i] for part in parts]) for i in range(2))
+        normalizers = [part.log_normalizer for part in parts if part.log_normalizer is not None]
+        return Best(scores, ids, np.concatenate(normalizers) if normalizers else None)
+
+    def _of_one_size(self, embeddings: np.ndarray, size: int, k: int, exclude: np.ndarray | None) -> Best:
+        """Filled up, for few compilations."""
+        number = len(embeddings)
+        filled = np.pad(embeddings, ((0, size - number), (0, 0)))
+        if exclude is not None:
+            wide = power_of_two(max(1, exclude.shape[1]))
+            exclude = np.pad(exclude, ((0, size - number), (0, wide - exclude.shape[1])), constant_values=-1)
+            exclude = exclude.astype(np.int32)
+        if self._index is None:
+            scores, ids, normalizer = map(
+                np.asarray, _exact(filled, self.classes, k, exclude=exclude, block_size=DEFAULT_BLOCK_SIZE)
+            )
+            return _marked(scores[:number], ids[:number], normalizer[:number])
+        find, state = self._index
+        # What is to be left out may come first.
+        wanted = min(int(self.classes.num_valid), k + (0 if exclude is None else exclude.shape[1]))
+        scores, ids = (np.asarray(part)[:number] for part in find(state, jnp.asarray(filled), self.classes, wanted))
+        if exclude is not None:
+            out = (ids[:, :, None] == exclude[:number, None, :]).any(axis=2)
+            scores = np.where(out, -np.inf, scores)
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            scores, ids = np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
+        return _marked(scores, ids, None)
+
+
+def power_of_two(number: int) -> int:
+    """The least one that is not smaller."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def _marked(scores: np.ndarray, ids: np.ndarray, normalizer: np.ndarray | None) -> Best:
+    return Best(scores, np.where(scores > -np.inf, ids, -1), normalizer)
+
+
+def _opened(path: Path, classes: Classes) -> tuple[Callable[..., Any], Any]:
+    """The search function and the state of an index."""
+    if path.exists():
+        retriever, state, of = load_index(path)
+        if of is None or not _equal(of, classes):
+            raise ValueError(
+                f"expected {path} to be an index of the run's classes, with its classes in it, got one of others. "
+                "Remove it, or give another path, and it is built anew."
+            )
+    else:
+        retriever = _default_index(int(classes.num_valid))
+        state = jax.jit(retriever.build)(jax.random.key(0), classes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_index(path, retriever, state, classes)
+    return jax.jit(retriever.find, static_argnums=3), state
+
+
+def _default_index(num_classes: int) -> Retriever:
+    centers = max(1, num_classes // _CLASSES_PER_LIST)
+    seen = min(num_classes, max(_LEAST_CLASSES, round(_SEEN * num_classes)))
+    kept = min(seen, max(_LEAST_CLASSES, round(_KEPT * num_classes)))
+    return ivf_index(num_centers=centers, hm_num=seen, num_kept=kept, near="logit", codes="rotated", update_every=None)
+
+
+def _equal(one: Classes, other: Classes) -> bool:
+    def parts(classes: Classes) -> list[np.ndarray]:
+        return [np.asarray(part) for part in (classes.vectors, classes.biases, classes.num_valid) if part is not None]
+
+    first, second = parts(one), parts(other)
+    same = one.normalized == other.normalized and len(first) == len(second)
+    return same and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,56 @@
+"""What scikit-learn's users have, ``X`` and ``Y``, as the sparse matrices of ``candax.data.Examples``."""
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, column_or_1d
+
+
+def features_of(X: Any) -> csr_array:
+    """float32, ids of 32 bits, sorted and distinct within a row."""
+    found = csr_array(X, dtype=np.float32)
+    if found.has_canonical_format and found.indices.dtype == np.int32:
+        return found
+    found = found.copy()
+    found.sum_duplicates()
+    if found.nnz <= np.iinfo(np.int32).max:
+        found.indices, found.indptr = found.indices.astype(np.int32), found.indptr.astype(np.int32)
+    return found
+
+
+def is_indicator(y: Any) -> bool:
+    """Whether examples have several labels: a sparse matrix, or a dense one of several columns."""
+    if issparse(y):
+        return True
+    shape = np.shape(np.asarray(y))
+    return len(shape) == 2 and shape[1] != 1
+
+
+def indicator_of(y: Any, num_examples: int) -> csr_array:
+    """Labels of examples that have several.
+
+    Raises:
+        ValueError: unless there is a row of zeros and ones for each example.
+    """
+    labels = csr_array(check_array(y, accept_sparse="csr", dtype=None))
+    if labels.shape[0] != num_examples:
+        raise ValueError(f"expected a row of y for each of {num_examples} examples, got {labels.shape[0]}.")
+    if not np.isin(labels.data, (0, 1)).all():
+        raise ValueError("expected y of several columns to be an indicator of zeros and ones, got other numbers.")
+    labels = features_of(labels).astype(bool)
+    labels.eliminate_zeros()
+    return labels
+
+
+def classes_of(y: Any) -> tuple[np.ndarray, csr_array]:
+    """The distinct values of labels, one an example, and the labels.
+
+    Raises:
+        ValueError: for values that are no classes, such as fractions.
+    """
+    check_classification_targets(y)
+    classes, ids = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    labels = csr_array((np.ones(len(ids), bool), ids, np.arange(len(ids) + 1)), shape=(len(ids), len(classes)))
+    return classes, labels

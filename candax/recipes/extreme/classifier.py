@@ -1,0 +1,282 @@
+"""Extreme classification as scikit-learn has it: `ExtremeClassifier().fit(X, Y)`, over the model of `candax train`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import csr_array, issparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from candax import data
+from candax.checks import check_positive, checked
+from candax.recipes.common import finished
+from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.common.finished import plain
+from candax.recipes.extreme.arrays import classes_of, features_of, indicator_of, is_indicator
+from candax.recipes.extreme.options import pair_of, settings_of
+from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
+from candax.recipes.extreme.scoring import Labels
+from candax.training import fit
+
+# Where the training set is small, batches are: an epoch is to have so many.
+_LEAST_BATCHES = 8
+# Of a dense array of probabilities.
+_MOST_PROBABILITIES = 1 << 28
+# Labels of an example that are looked at, where their number is not given; more, where all of them are likely.
+_AT_FIRST = 64
+
+
+class ExtremeClassifier(ClassifierMixin, BaseEstimator):
+    """A linear classifier for up to millions of labels, trained with sampled losses, as a scikit-learn estimator.
+
+    The model of ``candax train``: features to length 1, a truncated singular value decomposition of the training
+    features to start from, class vectors that start as centroids, then Adagrad on a sampled loss. ``X`` is sparse or
+    dense ``[n, num_features]``; ``y`` a sparse or dense indicator ``[n, num_labels]`` (several labels an example), or
+    ``[n]`` of any values (one label an example), as for scikit-learn's other classifiers.
+
+    Args:
+        sampler: of candidates; None: all classes.
+        loss: on the candidates.
+        encoder: "linear", or "relu": a hidden layer that starts at random.
+        dim: coordinates of embeddings and class vectors.
+        epochs: passes over the training set.
+        batch_size: examples per step; fewer where an epoch would have fewer than 8 batches.
+        num_sampled: candidates that a batch shares; where there are not so many classes all of them are taken.
+        learning_rate: None: 0.1 with the linear encoder, of Adagrad, and 0.005 with "relu", of Adam.
+        num_predicted: labels that ``predict`` gives to each example of several labels; None: those of probability
+            above 1/2, which may be none.
+        seed: of all that is drawn.
+
+    Attributes:
+        classes_: the values of ``y``, or the numbers of its columns.
+        multilabel_: whether ``y`` was an indicator.
+        n_features_in_: columns of ``X``.
+
+    Example:
+        >>> from sklearn.feature_extraction.text import TfidfVectorizer
+        >>> from sklearn.pipeline import make_pipeline
+        >>> texts, kinds = ["red apple", "green apple", "red car", "fast car"] * 4, ["fruit", "fruit", "car", "car"] * 4
+        >>> pipeline = make_pipeline(TfidfVectorizer(), ExtremeClassifier(dim=4)).fit(texts, kinds)
+        >>> pipeline.predict(["an apple", "a car"]).tolist()
+        ['fruit', 'car']
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: SamplerName | None = "log_uniform",
+        loss: LossName = "one_vs_all",
+        encoder: Literal["linear", "relu"] = "linear",
+        dim: int = 512,
+        epochs: float = 4.0,
+        batch_size: int = 256,
+        num_sampled: int = 1024,
+        learning_rate: float | None = None,
+        num_predicted: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.sampler = sampler
+        self.loss = loss
+        self.encoder = encoder
+        self.dim = dim
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.num_sampled = num_sampled
+        self.learning_rate = learning_rate
+        self.num_predicted = num_predicted
+        self.seed = seed
+
+    def fit(self, X: Any, y: Any) -> "ExtremeClassifier":
+        """Trains anew.
+
+        Args:
+            X: ``[n, num_features]``, sparse or dense, finite.
+            y: ``[n, num_labels]``, sparse or dense, nonzero where a label is true; or ``[n]``.
+
+        Returns:
+            This classifier.
+
+        Raises:
+            ValueError: for arrays that do not fit, or settings out of range.
+        """
+        X, labels = self._learned(X, y)
+        examples = data.Examples(X, labels)
+        nothing = data.Examples(examples.features[:0], labels[:0])
+        dataset = data.Dataset("X", examples, nothing)
+        settings = settings_of(**{name: getattr(self, name) for name in OPTIONS})
+        settings = dataclasses.replace(
+            settings, batch_size=max(1, min(self.batch_size, len(examples) // _LEAST_BATCHES))
+        )
+        training = settings.training(dataset, curve_examples=None)
+        model, optimizer = training.make(*pair_of(settings, dataset.num_classes))
+        fit(model, optimizer, training.batches, num_steps=training.num_steps, progress=False)
+        probability = probability_of(self.sampler, self.loss) if self.multilabel_ else "softmax"
+        self.fitted_ = Labels(
+            {
+                "num_features": dataset.num_features,
+                "num_classes": dataset.num_classes,
+                "dim": self.dim,
+                "encoder": self.encoder,
+                "max_features": training.batches.max_features,
+                "probability": probability,
+            },
+            finished.weights_of(model),
+        )
+        return self
+
+    @checked
+    def predict(self, X: Any) -> Any:
+        """The likeliest class of each example, ``[n]``; of several labels an indicator, sparse if ``y`` was."""
+        self._fitted()
+        if not self.multilabel_:
+            return self.classes_[self.top_k(X, 1)[1][:, 0]]
+        check_positive("num_predicted", self.num_predicted, optional=True)
+        wanted = self.num_predicted or _AT_FIRST
+        probabilities, ids = self.top_k(X, wanted)
+        while self.num_predicted is None and wanted < len(self.classes_) and (probabilities[:, -1] > 0.5).any():
+            wanted *= 2
+            probabilities, ids = self.top_k(X, wanted)
+        kept = (probabilities > 0.5) | (self.num_predicted is not None)
+        found = self._rows(kept.astype(np.int64), ids, kept)
+        return found if self.sparse_ else found.toarray()
+
+    @checked
+    def predict_proba(self, X: Any, k: int | None = None) -> Any:
+        """Probabilities of the classes.
+
+        Of several labels each label has one of its own after the loss ``one_vs_all``, ``sigmoid(o_c)``; after others,
+        and where each example has one label, they are those of the softmax and sum to 1.
+
+        Args:
+            X: examples.
+            k: the k likeliest alone.
+
+        Returns:
+            ``[n, num_classes]``: dense, or with ``k`` sparse, with k entries a row.
+
+        Raises:
+            ValueError: for arrays that do not fit; where a dense array would have more than 2^28 numbers.
+        """
+        labels = self._fitted()
+        if k is not None:
+            probabilities, ids = self.top_k(X, k)
+            return self._rows(probabilities, ids, np.ones(ids.shape, bool))
+        X = self._read(X)
+        size = X.shape[0] * len(self.classes_)
+        if size > _MOST_PROBABILITIES:
+            raise ValueError(
+                f"expected at most {_MOST_PROBABILITIES} probabilities at once, got {X.shape[0]} examples of "
+                f"{len(self.classes_)} classes: ask for the likeliest alone, predict_proba(X, k=10)."
+            )
+        return labels.probabilities(X)
+
+    @checked
+    def top_k(self, X: Any, k: int = 10) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
+        """The k likeliest classes of each example.
+
+        Args:
+            X: examples.
+            k: how many; fewer where there are not so many classes.
+
+        Returns:
+            Probabilities and numbers of classes (places in ``classes_``), best first.
+        """
+        labels = self._fitted()
+        return labels.top_k(self._read(X), k)
+
+    @checked
+    def use_index(self, index: str | Path | None) -> "ExtremeClassifier":
+        """Has ``top_k`` search approximately, through an index.
+
+        Args:
+            index: file of an index of these classes, which is built there if there is none. None: exactly, over all
+                classes.
+
+        Returns:
+            This classifier.
+
+        Raises:
+            ValueError: for an index of other classes.
+        """
+        self._fitted().use_index(None if index is None else Path(index))
+        return self
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Precision at 1: the share of examples whose likeliest class is one of theirs. Of one label it is accuracy."""
+        self._fitted()
+        if not self.multilabel_:
+            return float(super().score(X, y, sample_weight))
+        best = self.top_k(X, 1)[1][:, 0]
+        truth = csr_array(y)
+        hits = np.asarray(truth[np.arange(len(best)), best]).ravel() != 0
+        return float(np.average(hits, weights=sample_weight))
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ValueError: if classes are neither texts nor whole numbers.
+        """
+        labels = self._fitted()
+        about = {**labels.about, "options": plain(self.get_params()), "multilabel": self.multilabel_}
+        about["sparse"] = self.sparse_
+        plainly = np.array_equal(self.classes_, np.arange(len(self.classes_)))
+        names = {} if plainly else {"classes": self.classes_.tolist()}
+        extra = {} if labels.rarity is None else {"rarity": labels.rarity}
+        return finished.save(Path(folder), TASK, about, labels.weights, names=names, extra=extra)
+
+    @classmethod
+    def of(cls, saved: finished.Finished) -> "ExtremeClassifier":
+        """What was saved, by ``save`` or by `candax train`."""
+        about = saved.about
+        found = cls(**about["options"])
+        found.multilabel_, found.sparse_ = about["multilabel"], about.get("sparse", True)
+        found.n_features_in_ = about["num_features"]
+        found.classes_ = np.array(saved.names.get("classes", np.arange(about["num_classes"])))
+        found.fitted_ = Labels(about, saved.weights, saved.extra.get("rarity"))
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn may give to it."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def _learned(self, X: Any, y: Any) -> tuple[csr_array, csr_array]:
+        """Checks what is to be learned; notes the classes."""
+        if y is None:
+            raise ValueError("expected y: a classifier requires y to be passed, but the target y is None.")
+        self.multilabel_ = is_indicator(y)
+        self.sparse_ = issparse(y)
+        if self.multilabel_:
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
+            labels = indicator_of(y, X.shape[0])
+            self.classes_ = np.arange(labels.shape[1])
+        else:
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32)
+            self.classes_, labels = classes_of(y)
+        return features_of(X), labels
+
+    def _fitted(self) -> Labels:
+        check_is_fitted(self, "fitted_")
+        return self.fitted_
+
+    def _read(self, X: Any) -> csr_array:
+        return features_of(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False))
+
+    def _rows(self, values: np.ndarray, ids: np.ndarray, kept: np.ndarray) -> csr_array:
+        """A sparse matrix of a row for each example."""
+        kept = kept & (ids >= 0)
+        ends = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        found = csr_array((values[kept], ids[kept], ends), shape=(len(ids), len(self.classes_)))
+        found.sort_indices()
+        return found

@@ -1,0 +1,62 @@
+"""The model of a run of `candax train` as a file that needs no data set; see ``common.finished``."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from candax.data import Dataset
+from candax.models import Classifier
+from candax.recipes.common import finished
+
+TASK = "extreme"
+# Settings of `candax train` that ``ExtremeClassifier`` has too.
+OPTIONS = (
+    "sampler", "loss", "encoder", "dim", "epochs", "batch_size", "num_sampled", "learning_rate", "seed",
+)  # fmt: skip
+
+
+def probability_of(sampler: str | None, loss: str) -> str:
+    """How logits become probabilities after training with a loss: each by itself, or among all classes."""
+    return "sigmoid" if sampler is not None and loss == "one_vs_all" else "softmax"
+
+
+def save_run(
+    folder: Path,
+    settings: Any,
+    dataset: Dataset,
+    model: Classifier,
+    *,
+    max_features: int,
+    step: int,
+    rarity: np.ndarray | None,
+) -> None:
+    """Writes the model of a run into its folder, if that of this step is not there yet.
+
+    Args:
+        folder: of the run.
+        settings: of `candax train`.
+        dataset: that was trained on.
+        model: at the end.
+        max_features: slots of an example in training, which predictions share.
+        step: the last one.
+        rarity: of features, where counts were weighed by it.
+    """
+    path = folder / finished.FILE
+    if path.exists() and finished.read(path).about.get("step") == step:
+        return
+    about = {
+        "options": {name: getattr(settings, name) for name in OPTIONS},
+        "step": step,
+        "data": dataset.name,
+        "multilabel": True,
+        "num_features": dataset.num_features,
+        "num_classes": dataset.num_classes,
+        "max_features": max_features,
+        "probability": probability_of(settings.sampler, settings.loss),
+        "dim": settings.dim,
+        "encoder": settings.encoder,
+    }
+    names = {} if dataset.class_names is None else {"classes": dataset.class_names}
+    extra = {} if rarity is None else {"rarity": rarity}
+    finished.save(folder, TASK, about, finished.weights_of(model), names=names, extra=extra)

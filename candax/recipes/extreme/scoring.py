@@ -1,0 +1,86 @@
+"""A trained model of sparse features: probabilities of its classes, by weights and sizes alone."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+from scipy.sparse import csr_array
+from scipy.special import expit
+
+import candax as cx
+from candax import data, models
+from candax.data.weighting import weighted
+from candax.recipes.common import finished
+from candax.recipes.common.search import AT_A_TIME, Search, power_of_two
+from candax.training import embed
+
+
+class Labels:
+    """What a trained model says of examples.
+
+    Args:
+        about: ``num_features``, ``num_classes``, ``dim``, ``encoder``, ``max_features`` (slots of an example in
+            training), ``probability`` ("sigmoid": each class by itself, or "softmax").
+        weights: of the model.
+        rarity: of features, where training weighed counts by it.
+    """
+
+    def __init__(self, about: dict[str, Any], weights: dict[str, np.ndarray], rarity: np.ndarray | None = None) -> None:
+        self.about, self.weights, self.rarity = about, weights, rarity
+
+    @functools.cached_property
+    def model(self) -> models.Classifier:
+        """The model, in evaluation mode."""
+        rngs, about = nnx.Rngs(0), self.about
+        encoder = models.SparseMLP(about["num_features"], about["dim"], linear=about["encoder"] == "linear", rngs=rngs)
+        model = models.Classifier(encoder, cx.Head(about["num_classes"], about["dim"], rngs=rngs))
+        return finished.into(model, self.weights, "the model")
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """What finds the best classes."""
+        return Search(self.model.head.whole())
+
+    def use_index(self, index: Path | None) -> None:
+        """Searches through an index from now on, or (None) exactly."""
+        self.search = Search(self.model.head.whole(), index)
+
+    def top_k(self, features: csr_array, k: int) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
+        """Probabilities and ids of the k likeliest classes, best first.
+
+        Through an index the probabilities of a softmax are those among the classes that were found.
+        """
+        best = self.search.best(self.embedded(features), k)
+        if self._is_sigmoid:
+            return expit(best.scores), best.ids
+        if best.log_normalizer is None:
+            return np.asarray(jax.nn.softmax(best.scores, axis=1)), best.ids
+        return np.exp(best.scores - best.log_normalizer[:, None]), best.ids
+
+    def probabilities(self, features: csr_array) -> Float[np.ndarray, "n num_classes"]:
+        """Of all classes."""
+        logits = self.model.head(self.embedded(features))
+        return expit(np.asarray(logits)) if self._is_sigmoid else np.asarray(jax.nn.softmax(logits, axis=1))
+
+    def embedded(self, features: csr_array) -> Float[np.ndarray, "n dim"]:
+        """Embeddings, with as many features of an example as in training."""
+        if self.rarity is not None:
+            features = weighted(features, self.rarity)
+        labels = csr_array((features.shape[0], self.about["num_classes"]), dtype=bool)
+        examples = data.Examples(features, labels)
+        size = min(AT_A_TIME, power_of_two(len(examples)))
+        batches = data.evaluation_batches(examples, size, self.about["max_features"], max_labels=1)
+        found = [np.asarray(embed(self.model, batch))[: rows.stop - rows.start] for batch, rows in batches]
+        return np.concatenate(found or [np.zeros((0, self.about["dim"]), np.float32)])
+
+    @property
+    def _is_sigmoid(self) -> bool:
+        return self.about["probability"] == "sigmoid"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is made of the weights."""
+        return {"about": self.about, "weights": self.weights, "rarity": self.rarity}

@@ -1,0 +1,1 @@
+"""Finished runs in use: `candax predict`, and ``candax.recipes.load``."""

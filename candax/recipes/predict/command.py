@@ -1,0 +1,89 @@
+"""`candax predict`: what a finished run says of new inputs, from a file or standard input.
+
+    candax predict runs/train test.txt --k 5             (examples in the repository's text format)
+    candax predict runs/sequences histories.txt          (user item item ...)
+    candax predict runs/links questions.tsv              (head, relation, ?)
+    echo parse | candax predict runs/word2vec -          (one word a line)
+
+Inputs are read and answered 1,024 at a time, however many there are. A file that is asked for by ``--out`` is there
+once all is written; standard output may end early where an input is faulty, with exit status 2.
+"""
+
+import dataclasses
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from candax.checks import check_positive
+from candax.recipes.predict import lines
+from candax.recipes.predict.loading import TASKS, load_task
+
+# Settings that runs of one task alone have.
+_OF_TASK = {"ids": "extreme", "keep_seen": "sequences"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Predict:
+    """Answers each line of a file by what a finished run has learned: the best classes, items, entities or words."""
+
+    run: tyro.conf.Positional[Path]
+    """Folder of a finished run of `candax train`, `sequences`, `links` or `word2vec`, or a file of word vectors."""
+    input: tyro.conf.Positional[str]
+    """File of inputs, plain or .gz, .bz2, .xz, .zst, or - for standard input."""
+    k: int = 10
+    """Answers to each input."""
+    out: Path | None = None
+    """File to write; None: standard output."""
+    format: lines.Format = "tsv"
+    """tsv: lines of input, rank, name and score; jsonl: an object for each input, with its names and scores."""
+    index: Path | None = None
+    """Search approximately, through the index in this file, which is built there where it is missing."""
+    ids: bool = False
+    """Of `candax train`: write the numbers of classes where they have names."""
+    keep_seen: bool = False
+    """Of `candax sequences`: recommend items of the history too."""
+
+
+def predict(settings: Predict) -> Counter[str]:
+    """Answers all inputs; returns what was counted on the way."""
+    check_positive("--k", settings.k)
+    task, found = load_task(settings.run)
+    options = _options(settings, task)
+    answers = importlib.import_module(TASKS[task].answers).answers
+    if settings.index is not None:
+        options |= _through(found, settings.index)
+    notes: Counter[str] = Counter()
+    source, as_text, number = lines.source(settings.input), lines.FORMATS[settings.format], 0
+    with lines.writing(settings.out) as write:
+        for batch in answers(found, source, settings.k, notes, **options):
+            write("".join(map(as_text, batch)))
+            number += len(batch)
+    for note, count in {"inputs answered": number, **notes}.items():
+        print(f"{note}: {count:,}", file=sys.stderr)
+    return notes
+
+
+def _options(settings: Predict, task: str) -> dict[str, Any]:
+    """Those of the run's task; the others must not be given."""
+    for name, of in _OF_TASK.items():
+        if getattr(settings, name) and of != task:
+            raise ValueError(
+                f"expected --{name.replace('_', '-')} with a run of `{TASKS[of].command}` alone, got it with one of "
+                f"`{TASKS[task].command}`."
+            )
+    return {name: getattr(settings, name) for name, of in _OF_TASK.items() if of == task}
+
+
+def _through(found: Any, index: Path) -> dict[str, Any]:
+    """Has a run search through an index."""
+    if hasattr(found, "use_index"):
+        found.use_index(index)
+        return {}
+    from candax.recipes.common.search import Search
+    from candax.recipes.predict.words import classes_of
+
+    return {"search": Search(classes_of(found), index)}

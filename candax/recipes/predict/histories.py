@@ -1,0 +1,115 @@
+"""Histories of users, in the forms that `candax sequences` is trained on, and the items that come next."""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from candax.recipes.predict.lines import Answer, Source, in_batches
+from candax.recipes.sequences.recommender import SequenceRecommender
+
+
+class History(NamedTuple):
+    """A user's items in order."""
+
+    user: str
+    items: list[str]
+
+
+def answers(
+    found: SequenceRecommender, source: Source, k: int, notes: Counter[str], *, keep_seen: bool = False
+) -> Iterator[list[Answer]]:
+    """The items that come next for each user, likeliest first; see ``histories`` for the lines.
+
+    Items that the run does not know are left out of a history; a user without any known item gets the most popular
+    items, whose scores are their shares of all items. Both are counted.
+
+    Args:
+        found: of the run.
+        source: of lines.
+        k: items for each.
+        notes: where they are counted.
+        keep_seen: whether items of the history are among the answers.
+
+    Raises:
+        ValueError: with file and line, for lines of another kind.
+    """
+    numbers = {str(item): number for number, item in enumerate(found.items)}
+    for batch in in_batches(histories(source)):
+        ids = [[numbers[item] for item in history.items if item in numbers] for history in batch]
+        unknown = sum(len(history.items) - len(known) for history, known in zip(batch, ids, strict=True))
+        notes["items unknown to the run, left out of histories"] += unknown
+        notes["users without a known item, answered by the most popular items"] += sum(not known for known in ids)
+        best = found.best(ids, k, exclude_seen=not keep_seen)
+        here = []
+        for history, row, scores in zip(batch, best.ids.tolist(), best.scores.tolist(), strict=True):
+            pairs = [(found.items[number], score) for number, score in zip(row, scores, strict=True) if number >= 0]
+            here.append(Answer(history.user, [item for item, _ in pairs], [score for _, score in pairs]))
+        yield here
+
+
+def histories(source: Source) -> Iterator[History]:
+    """Reads ``user item item ...`` lines, or ``user,item[,time]`` lines, or the same parted by tabs.
+
+    Which of them is told by the first line: a tab, or else a comma, or else spaces. Of the latter two a user's lines
+    stand together, and are put in the order of their times where they have them: so no more than one user is held.
+
+    Raises:
+        ValueError: with file and line, for lines of another kind, or a user who comes again.
+    """
+    lines = source.texts()
+    first = next(lines)
+    return _by_fields(source, first, lines) if "\t" in first[1] or "," in first[1] else _by_spaces(source, first, lines)
+
+
+def _by_spaces(source: Source, first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[History]:
+    for number, text in _again(first, lines):
+        user, *items = text.split()
+        if not items:
+            raise source.wrong(number, "a user and items parted by spaces", text)
+        yield History(user, items)
+
+
+def _by_fields(source: Source, first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[History]:
+    mark = "\t" if "\t" in first[1] else ","
+    user: str | None = None
+    rows: list[tuple[float, str]] = []
+    # Of users who are done: numbers, not names.
+    done: set[int] = set()
+    width = 0
+    for number, text in _again(first, lines):
+        # As `candax sequences` reads them: quotes mean something beside commas alone.
+        fields = text.split("\t") if mark == "\t" else next(csv.reader([text]))
+        width = width or len(fields)
+        if len(fields) not in (2, 3) or len(fields) != width or not all(fields):
+            raise source.wrong(number, f"user{mark}item or user{mark}item{mark}time, alike in all lines", text)
+        if fields[0] != user:
+            if user is not None:
+                yield History(user, _in_order(rows))
+                done.add(hash(user))
+            user, rows = fields[0], []
+            if hash(user) in done:
+                raise source.wrong(number, "the lines of a user to stand together (sort the file by users)", text)
+        rows.append((_time(source, number, fields[2]) if width == 3 else 0.0, fields[1]))
+    assert user is not None
+    yield History(user, _in_order(rows))
+
+
+def _again(first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    yield first
+    yield from lines
+
+
+def _in_order(rows: list[tuple[float, str]]) -> list[str]:
+    return [item for _, item in sorted(rows, key=lambda row: row[0])]
+
+
+def _time(source: Source, number: int, text: str) -> float:
+    try:
+        time = float(text)
+    except ValueError:
+        time = math.nan
+    if not math.isfinite(time):
+        raise source.wrong(number, "a time that is a finite number", text)
+    return time

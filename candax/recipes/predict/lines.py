@@ -1,0 +1,158 @@
+"""Lines in and out: what `candax predict` reads piece by piece, and what it writes as it goes."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from candax.data.streams import LONGEST_LINE, check_line, decode, read_lines
+from candax.files import naming, replacing
+
+Format: TypeAlias = Literal["tsv", "jsonl"]
+# Inputs that are answered at a time: memory is theirs, however many there are.
+AT_A_TIME = 1024
+_STDIN = "-"
+_BREAKS = re.compile(r"[\t\r\n]")
+T = TypeVar("T")
+
+
+class Answer(NamedTuple):
+    """What is said of an input: names and scores, best first."""
+
+    asked: str | int
+    names: Sequence[str | int]
+    scores: Sequence[float]
+
+
+class Source(NamedTuple):
+    """Lines with their numbers, from 1 on, and the name of where they come from."""
+
+    path: Path
+    lines: Iterator[tuple[int, bytes]]
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """The lines in UTF-8, those without anything in them passed over.
+
+        Raises:
+            ValueError: if they are no text, or there is none.
+        """
+        found = False
+        for number, line in self.lines:
+            text = decode(self.path, number, line)
+            if text.strip():
+                found = True
+                yield number, text
+        if not found:
+            raise self.empty()
+
+    def empty(self) -> ValueError:
+        """What to raise where there is no line."""
+        return ValueError(f"{self.path}: expected lines to answer, got an empty input.")
+
+    def wrong(self, number: int, expected: str, line: str) -> ValueError:
+        """What to raise for a line of another kind."""
+        shown = line if len(line) <= 60 else line[:57] + "..."
+        return ValueError(f"{self.path}:{number}: expected {expected}, got {shown!r}.")
+
+
+def source(path: str) -> Source:
+    """The lines of a file, plain or compressed, or of standard input (``-``).
+
+    Raises:
+        ValueError: while reading, see ``candax.data.streams``.
+        OSError: if it cannot be read.
+    """
+    if path != _STDIN:
+        if Path(path).is_dir():
+            raise ValueError(f"{path}: expected a file of inputs, got a folder.")
+        return Source(Path(path), read_lines(Path(path)))
+    return Source(Path("standard input"), _standard_lines(Path("standard input")))
+
+
+def _standard_lines(name: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    while line := sys.stdin.buffer.readline(LONGEST_LINE + 2):
+        number += 1
+        stripped = line.rstrip(b"\r\n")
+        check_line(name, number, len(stripped))
+        yield number, stripped
+
+
+def in_batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of as many items as are answered at a time.
+
+    Example:
+        >>> [len(batch) for batch in in_batches(range(1500))]
+        [1024, 476]
+    """
+    batch: list[T] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == AT_A_TIME:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def as_tsv(answer: Answer) -> str:
+    r"""Lines of input, rank, name and score, parted by tabs.
+
+    Example:
+        >>> as_tsv(Answer("ann", ["tea", "jam"], [0.5, 0.25]))
+        'ann\t1\ttea\t0.5\nann\t2\tjam\t0.25\n'
+    """
+    named = [(answer.asked, name) for name in answer.names]
+    for pair in named:
+        for text in pair:
+            if isinstance(text, str) and _BREAKS.search(text):
+                raise ValueError(
+                    f"expected names without tabs and line ends for --format tsv, got {text!r}: use jsonl."
+                )
+    rows = zip(named, answer.scores, strict=True)
+    return "".join(f"{asked}\t{rank}\t{name}\t{score:.6g}\n" for rank, ((asked, name), score) in enumerate(rows, 1))
+
+
+def as_json(answer: Answer) -> str:
+    """One object a line.
+
+    Example:
+        >>> print(as_json(Answer("ann", ["tea", "jam"], [0.5, 0.25])), end="")
+        {"input": "ann", "names": ["tea", "jam"], "scores": [0.5, 0.25]}
+    """
+    scores = [float(f"{score:.6g}") for score in answer.scores]
+    found: dict[str, Any] = {"input": answer.asked, "names": list(answer.names), "scores": scores}
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[Format, Callable[[Answer], str]] = {"tsv": as_tsv, "jsonl": as_json}
+
+
+@contextlib.contextmanager
+def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
+    """What writes text: to standard output, or to a file that is there once all is written, and else as it was.
+
+    Raises:
+        OSError: if it cannot be written.
+        ValueError: for a folder, or where nobody reads standard output any more.
+    """
+    if out is None:
+        try:
+            with naming(Path("standard output")):
+                yield sys.stdout.write
+                sys.stdout.flush()
+        except BrokenPipeError as error:
+            # Python would try once more when it ends.
+            with contextlib.suppress(OSError, io.UnsupportedOperation):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise ValueError("standard output was closed before all was written.") from error
+        return
+    if out.is_dir():
+        raise ValueError(f"expected --out to be a file to write, got the folder {out}.")
+    with replacing(out) as file:
+        yield lambda text: file.write(text.encode())

@@ -1,0 +1,92 @@
+"""One call that loads a finished run of any task."""
+
+import importlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from candax import data
+from candax.checks import checked
+from candax.files import WrongFileError
+from candax.recipes.common import finished
+
+
+class Task(NamedTuple):
+    """A task whose runs can be used.
+
+    Attributes:
+        command: that trains it.
+        module: of the class below.
+        loaded: the class of what is loaded, with ``of(finished)``.
+        answers: the module that answers lines of text.
+    """
+
+    command: str
+    module: str
+    loaded: str
+    answers: str
+
+
+# By the name that the file of a run bears; word vectors have files of their own.
+TASKS: dict[str, Task] = {
+    "extreme": Task(
+        "candax train", "candax.recipes.extreme.classifier", "ExtremeClassifier", "candax.recipes.predict.examples"
+    ),
+    "sequences": Task(
+        "candax sequences",
+        "candax.recipes.sequences.recommender",
+        "SequenceRecommender",
+        "candax.recipes.predict.histories",
+    ),
+    "words": Task("candax word2vec", "candax.data", "WordVectors", "candax.recipes.predict.words"),
+}
+_WORDS = "words"
+_VECTORS = ("vectors.safetensors", "vectors.bin", "vectors.txt")
+_VECTOR_FILES = (".bin", ".txt", ".vec", ".safetensors")
+
+
+@checked
+def load(run: str | Path) -> Any:
+    """Loads what a finished run has trained, for use; the data it was trained on need not be there.
+
+    Args:
+        run: folder of a run of `candax train`, `sequences`, `links` or `word2vec`, or of the ``save`` of what is
+            returned here; or a file of word vectors.
+
+    Returns:
+        An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``LinkPredictor`` or a ``candax.data.WordVectors``.
+
+    Raises:
+        ValueError: if there is no finished run, one of a newer version, or one that is damaged.
+        OSError: if it cannot be read.
+
+    Example:
+        >>> import tempfile, numpy as np, candax as cx
+        >>> classifier = cx.recipes.ExtremeClassifier(dim=4).fit(np.eye(4).repeat(4, 0), np.arange(4).repeat(4))
+        >>> _ = classifier.save(folder := tempfile.mkdtemp())
+        >>> load(folder).predict(np.eye(4)).tolist()
+        [0, 1, 2, 3]
+    """
+    return load_task(Path(run))[1]
+
+
+def load_task(run: Path) -> tuple[str, Any]:
+    """The name of the run's task, and what was trained."""
+    commands = ", ".join(f"`{task.command}`" for task in TASKS.values())
+    if (vectors := _vectors(run)) is not None:
+        return _WORDS, data.WordVectors.load(vectors)
+    path = finished.find(run, commands)
+    try:
+        saved = finished.read(path)
+    except WrongFileError as error:
+        raise ValueError(f"expected {path} to be the model of a finished run of {commands}: {error}") from error
+    if saved.task not in TASKS:
+        raise ValueError(f"expected a run of {commands}, got {path} of the task {saved.task!r}: update candax.")
+    task = TASKS[saved.task]
+    return saved.task, getattr(importlib.import_module(task.module), task.loaded).of(saved)
+
+
+def _vectors(run: Path) -> Path | None:
+    """The file of word vectors that is meant."""
+    if run.is_file():
+        return run if run.suffix in _VECTOR_FILES and run.name != finished.FILE else None
+    return next((run / name for name in _VECTORS if (run / name).is_file()), None)

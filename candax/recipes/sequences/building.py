@@ -1,0 +1,49 @@
+"""The model of `candax sequences` and what it is trained with, from its settings."""
+
+import functools
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+import candax as cx
+from candax import losses, models
+from candax.base import Sampler
+from candax.recipes.common.catalog import LOSSES, SAMPLERS
+
+
+def sequence_model(
+    settings: Any,
+    num_items: int,
+    sampler: Sampler | None = None,
+    loss: Any = losses.full_softmax,
+    *,
+    counts: np.ndarray | None = None,
+    seed: int = 0,
+) -> models.Classifier:
+    """The transformer before a head without biases, whose classes are the items that it reads."""
+    rngs = nnx.Rngs(seed)
+    table = cx.Embed(num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
+    head = cx.Head(num_items, table=table, sampler=sampler, loss=loss, counts=counts, biases=False, rngs=rngs)
+    encoder = models.SequenceEncoder(
+        head,
+        num_blocks=settings.num_blocks,
+        num_heads=settings.num_heads,
+        max_length=settings.length,
+        kind=settings.kind,
+        item_dropout=settings.item_dropout,
+        dropout=settings.dropout,
+        attention_dropout=settings.attention_dropout,
+        rngs=rngs,
+    )
+    return models.Classifier(encoder, head)
+
+
+def pair_of(settings: Any) -> tuple[Sampler | None, Any]:
+    """The sampler and the loss."""
+    if settings.loss is None:
+        return None, losses.full_softmax
+    by_name = functools.partial(SAMPLERS[settings.sampler], settings.num_sampled)
+    unigram = cx.samplers.unigram(settings.num_sampled, power=settings.power, smoothing=1.0)
+    sampler = unigram if settings.sampler == "unigram" else by_name()
+    return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)

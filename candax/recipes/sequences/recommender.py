@@ -1,0 +1,214 @@
+"""Recommendation of the next item as its field has it: `fit(histories)` and `recommend(histories, k)`."""
+
+import functools
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from candax import models
+from candax.checks import check_positive, checked
+from candax.recipes.common import finished
+from candax.recipes.common.options import with_options
+from candax.recipes.common.search import Best, Search
+from candax.recipes.sequences.building import pair_of, sequence_model
+from candax.recipes.sequences.command import SequencesSettings, training_of
+from candax.recipes.sequences.files import Questions, Sequences
+from candax.recipes.sequences.packing import packed_questions
+from candax.recipes.sequences.saving import OPTIONS, save_model
+from candax.training import embed
+
+
+class SequenceRecommender:
+    """Which item comes next: the transformer of ``candax sequences``, trained on histories of items.
+
+    Args:
+        options: of ``candax sequences``, by name: ``dim``, ``epochs``, ``learning_rate``, ``length`` (the most items
+            that are read of a history), ``sampler``, ``loss``, ``num_sampled``, ``dropout``, ``seed`` and others.
+
+    Attributes:
+        items: what can be recommended, the most frequent first; once there is a model.
+
+    Raises:
+        ValueError: for options that there are not, or out of range.
+
+    Example:
+        >>> histories = [["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8
+        >>> model = SequenceRecommender(dim=8, epochs=2, length=8, num_rows=2).fit(histories)
+        >>> items, scores = model.recommend([["tea"]], 2)[0]
+        >>> len(items), "tea" in items
+        (2, False)
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.settings = with_options(SequencesSettings, OPTIONS, options)
+        self._found: Sequences | None = None
+
+    @checked
+    def fit(self, histories: Iterable[Sequence[Hashable]]) -> "SequenceRecommender":
+        """Trains anew, on all items of all histories.
+
+        Args:
+            histories: items in order, one history for each user; items are texts or whole numbers.
+
+        Returns:
+            This recommender.
+
+        Raises:
+            ValueError: if no history has two items.
+        """
+        found = _sequences(histories)
+        number = min(self.settings.num_sampled, found.num_items)
+        settings = with_options(SequencesSettings, OPTIONS, {**self.options, "num_sampled": number})
+        training = training_of(settings, found, settings.seed, measured=False)
+        self.model, _ = training.train(*pair_of(settings), "", None)
+        self._set(found, found.counts())
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name."""
+        return {name: getattr(self.settings, name) for name in OPTIONS}
+
+    @checked
+    def recommend(
+        self, histories: Iterable[Sequence[Hashable]], k: int = 10, *, exclude_seen: bool = True
+    ) -> list[tuple[list[Any], list[float]]]:
+        """The items that come next, likeliest first.
+
+        Items that are not known are left out of a history. One that has no known item gets the most popular items,
+        whose scores are then their shares of all items in training.
+
+        Args:
+            histories: items in order.
+            k: items for each.
+            exclude_seen: whether the items of a history are left out of its answer.
+
+        Returns:
+            Items and scores for each history: k of each, or as many as there are.
+        """
+        ids = [self.known(history) for history in histories]
+        best = self.best(ids, k, exclude_seen=exclude_seen)
+        return [
+            ([self.items[i] for i in row[row >= 0].tolist()], scores[row >= 0].tolist())
+            for row, scores in zip(best.ids, best.scores, strict=True)
+        ]
+
+    def known(self, history: Iterable[Hashable]) -> list[int]:
+        """Numbers of the items of a history, those that are not known left out."""
+        numbers = self._trained()._numbers
+        return [number for item in history if (number := numbers.get(item)) is not None]
+
+    def best(self, histories: Sequence[Sequence[int]], k: int, *, exclude_seen: bool = True) -> Best:
+        """As ``recommend``, by numbers of items."""
+        check_positive("k", k)
+        self._trained()
+        number = min(k, len(self.items))
+        scores, ids = np.full((len(histories), number), -np.inf, np.float32), np.full((len(histories), number), -1)
+        asked = [row for row, history in enumerate(histories) if len(history)]
+        exclude = _padded([histories[row] for row in asked]) if exclude_seen else None
+        found = self.search.best(self._embedded([histories[row] for row in asked]), number, exclude)
+        scores[asked], ids[asked] = found.scores, found.ids
+        others = np.setdiff1d(np.arange(len(histories)), asked)
+        popular = np.argsort(-self.counts, kind="stable")[:number]
+        ids[others], scores[others] = popular, self.counts[popular] / max(self.counts.sum(), 1)
+        return Best(scores, ids, None)
+
+    @checked
+    def use_index(self, index: str | Path | None) -> "SequenceRecommender":
+        """Searches approximately from now on.
+
+        Args:
+            index: file of an index of these items, which is built there if there is none. None: exactly.
+
+        Returns:
+            This recommender.
+
+        Raises:
+            ValueError: for an index of other classes.
+        """
+        self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
+        return self
+
+    @checked
+    def save(self, folder: str | Path) -> Path:
+        """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ValueError: if items are neither texts nor whole numbers.
+        """
+        found = self._trained()._found
+        assert found is not None
+        return save_model(Path(folder), self.settings, found, self.model, self.counts)
+
+    @classmethod
+    def of(cls, saved: finished.Finished) -> "SequenceRecommender":
+        """What was saved, by ``save`` or by `candax sequences`."""
+        found = cls(**saved.about["options"])
+        items = tuple(saved.names["items"])
+        nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
+        bare = sequence_model(found.settings, len(items))
+        found.model = finished.into(bare, saved.weights, str(saved.path))
+        found._set(nothing, saved.extra["counts"])
+        return found
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """What finds the best items."""
+        return Search(self._trained().model.head.whole())
+
+    def _set(self, found: Sequences, counts: np.ndarray) -> None:
+        self.__dict__.pop("search", None)
+        self._found, self.counts, self.items = found, counts, found.item_names
+        self._numbers: dict[Any, int] = {item: number for number, item in enumerate(self.items)}
+
+    def _trained(self) -> "SequenceRecommender":
+        if self._found is None:
+            raise ValueError("expected a recommender that was trained, got a new one: call fit(histories) first.")
+        return self
+
+    def _embedded(self, histories: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
+        """What the head sees after the last item of each history, of which the latest ``length`` items are read."""
+        if not histories:
+            return np.zeros((0, self.settings.dim), np.float32)
+        model: models.Classifier = self.model
+        sizes = np.array([len(history) for history in histories], np.int64)
+        ends = np.cumsum(sizes)
+        items = np.concatenate([np.asarray(history, np.int32) for history in histories])
+        sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
+        questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
+        batches = packed_questions(sequences, questions, self.settings.length, _ROWS)
+        return np.concatenate([np.asarray(embed(model, batch))[rows, places] for batch, rows, places in batches])
+
+
+# Rows of packed histories that are read at a time.
+_ROWS = 64
+
+
+def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
+    """The distinct items of each, -1 where there are no more."""
+    distinct = [np.unique(np.asarray(history, np.int32)) for history in histories]
+    found = np.full((len(distinct), max([1, *map(len, distinct)])), -1, np.int32)
+    for row, ids in zip(found, distinct, strict=True):
+        row[: len(ids)] = ids
+    return found
+
+
+def _sequences(histories: Iterable[Sequence[Hashable]]) -> Sequences:
+    """Histories as ``Sequences``, all of which is for training."""
+    each = [list(history) for history in histories]
+    counts = Counter(item for history in each for item in history)
+    if not any(len(history) > 1 for history in each):
+        raise ValueError(f"expected a history of two items or more to learn from, found none among {len(each)}.")
+    items = sorted(counts, key=lambda item: (-counts[item], str(item)))
+    numbers = {item: number for number, item in enumerate(items)}
+    ids = np.array([numbers[item] for history in each for item in history], np.int32)
+    offsets = np.cumsum([0, *(len(history) for history in each)], dtype=np.int64)
+    names: tuple[Any, ...] = tuple(items)
+    return Sequences("histories", names, ids, offsets, held_out=0)
