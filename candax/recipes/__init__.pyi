@@ -9,5 +9,6 @@ from . import (
     words as words,
 )
 from .extreme.classifier import ExtremeClassifier as ExtremeClassifier
+from .links.predictor import LinkPredictor as LinkPredictor
 from .predict.loading import load as load
 from .sequences.recommender import SequenceRecommender as SequenceRecommender

@@ -24,15 +24,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from rich.console import Console
 
-import candax as cx
-from candax import data, files, losses, models
-from candax.base import Sampler
+from candax import data, files, models
 from candax.data.graphs import Unknown
 from candax.models.links import Product
 from candax.recipes import common
-from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.links import metrics, training
 from candax.recipes.links.baselines import MostFrequentAnswer, OtherRelations
+from candax.recipes.links.building import training_of
+from candax.recipes.links.saving import OPTIONS, save_model
 from candax.training import embed
 
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
@@ -247,57 +247,18 @@ def _trained(
 ) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
     del folder
-    graph, asked = problem.graph, problem.asked
-    some = asked[np.sort(np.random.default_rng(0).permutation(len(asked))[: settings.curve_questions])]
-    batches = data.QuestionBatches(graph, min(settings.batch_size, 2 * len(graph.train)), seed)
-    num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
-    trained = common.Training(
-        functools.partial(_make, settings, METHODS[name], graph, num_steps, seed),
-        batches,
-        num_steps,
-        measure=functools.partial(problem.measure, asked),
+    some = problem.asked[np.sort(np.random.default_rng(0).permutation(len(problem.asked))[: settings.curve_questions])]
+    trained, pair = training_of(settings, METHODS[name], problem.graph, seed)
+    trained = dataclasses.replace(
+        trained,
+        measure=functools.partial(problem.measure, problem.asked),
         on_the_way=functools.partial(problem.measure, some),
-        measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
-        loss_fn=training.regularised(settings.regulariser, settings.regularisation),
     )
-    folder = common.model_folder(settings, name, seed, batches.identity, without=_CHOOSE)
-    sampler, loss = _pair(settings)
-    model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", folder)
+    folder = common.model_folder(settings, name, seed, trained.batches.identity, without=_CHOOSE)
+    model, figures = trained.train(*pair, f"{name}, seed {seed}", folder)
+    options = {option: getattr(settings, option) for option in OPTIONS} | {"seed": seed}
+    save_model(folder, name, options, problem.graph, model)
     return {**figures, **trained.measure(model)}
-
-
-def _make(
-    settings: LinksSettings,
-    method: LinkMethod,
-    graph: data.Graph,
-    num_steps: int,
-    seed: int,
-    sampler: Sampler | None,
-    loss: Any,
-) -> tuple[models.Classifier, cx.Optimizer]:
-    model = training.link_model(
-        graph,
-        settings.dim,
-        product=method.product,
-        distance=method.distance,
-        scale=settings.scale,
-        dropout=settings.dropout,
-        sampler=sampler,
-        loss=loss,
-        seed=seed,
-    )
-    return model, cx.Optimizer(model, common.row_adagrad(settings.learning_rate, num_steps), seed=seed)
-
-
-def _pair(settings: LinksSettings) -> tuple[Sampler | None, Any]:
-    if settings.loss is None:
-        return None, losses.full_softmax
-    number = settings.num_sampled
-    distinct = settings.sampler == "uniform"
-    sampler = cx.samplers.uniform(number, replacement=False) if distinct else SAMPLERS[settings.sampler](number)
-    if settings.labels_too and settings.sampler != "in_batch":
-        sampler = training.and_labels(sampler)
-    return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
 
 
 def _results(settings: LinksSettings, graph: data.Graph, row: common.Row) -> list[dict[str, Any]]:

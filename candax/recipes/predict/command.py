@@ -23,7 +23,7 @@ from candax.recipes.predict import lines
 from candax.recipes.predict.loading import TASKS, load_task
 
 # Settings that runs of one task alone have.
-_OF_TASK = {"ids": "extreme", "keep_seen": "sequences"}
+_OF_TASK = {"ids": "extreme", "keep_seen": "sequences", "exclude_known": "links"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Predict:
     """Of `candax train`: write the numbers of classes where they have names."""
     keep_seen: bool = False
     """Of `candax sequences`: recommend items of the history too."""
+    exclude_known: bool = False
+    """Of `candax links`: leave out answers that were trained on."""
 
 
 def predict(settings: Predict) -> Counter[str]:

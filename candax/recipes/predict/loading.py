@@ -37,6 +37,9 @@ TASKS: dict[str, Task] = {
         "SequenceRecommender",
         "candax.recipes.predict.histories",
     ),
+    "links": Task(
+        "candax links", "candax.recipes.links.predictor", "LinkPredictor", "candax.recipes.predict.questions"
+    ),
     "words": Task("candax word2vec", "candax.data", "WordVectors", "candax.recipes.predict.words"),
 }
 _WORDS = "words"

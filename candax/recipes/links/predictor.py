@@ -1,0 +1,237 @@
+"""Link prediction as its field has it: `fit(triples)`, `score(h, r, t)` and `complete(h, r, k)`."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from candax import data, models
+from candax.checks import check_positive, checked
+from candax.recipes.common import finished
+from candax.recipes.common.options import with_options
+from candax.recipes.common.search import AT_A_TIME, Best, Search, power_of_two
+from candax.recipes.links.building import link_model_of, training_of
+from candax.recipes.links.command import METHODS, LinksSettings, MethodName
+from candax.recipes.links.saving import OPTIONS, save_model
+from candax.training import embed
+
+
+class LinkPredictor:
+    """Which entity completes a triple: ComplEx and others, as ``candax links`` trains them.
+
+    Args:
+        method: "complex", "distmult", "transe", "rotate", or "full_softmax": ComplEx with all entities as candidates.
+        options: of ``candax links``, by name: ``dim``, ``epochs``, ``learning_rate``, ``regularisation``, ``dropout``,
+            ``num_sampled``, ``batch_size``, ``seed`` and others; those that are not given are the method's.
+
+    Attributes:
+        entities: their names, the most frequent first; once there is a model.
+        relations: their names.
+
+    Raises:
+        ValueError: for a method or options that there are not, or out of range.
+
+    Example:
+        >>> cities = [("Paris", "France"), ("Rome", "Italy"), ("Oslo", "Norway")]
+        >>> triples = [(city, "capital of", country) for city, country in cities]
+        >>> model = LinkPredictor(dim=16, epochs=60, batch_size=2, scale=0.1).fit(triples)
+        >>> model.complete("Rome", "capital of", 1)[0]
+        ['Italy']
+        >>> model.score("Rome", "capital of", "Italy") > model.score("Rome", "capital of", "Norway")
+        True
+    """
+
+    @checked
+    def __init__(self, method: MethodName = "complex", **options: Any) -> None:
+        usual = {**METHODS[method].defaults, **({"loss": None} if METHODS[method].full else {})}
+        self.method: MethodName = method
+        self.settings = with_options(LinksSettings, OPTIONS, {**usual, **options})
+        self._graph: data.Graph | None = None
+
+    @checked
+    def fit(self, triples: Iterable[Sequence[str]]) -> "LinkPredictor":
+        """Trains anew, on all triples and in both directions.
+
+        Args:
+            triples: (head, relation, tail) by their names.
+
+        Returns:
+            This predictor.
+
+        Raises:
+            ValueError: without triples, or for one that has not three parts.
+        """
+        graph = _graph(triples)
+        size = max(2, min(self.settings.batch_size, 2 * len(graph.train)) // 2 * 2)
+        number = min(self.settings.num_sampled, graph.num_entities)
+        settings = dataclasses.replace(self.settings, batch_size=size, num_sampled=number)
+        training, pair = training_of(settings, METHODS[self.method], graph, settings.seed)
+        self.model, _ = dataclasses.replace(training, progress=False).train(*pair, "", None)
+        self._set(graph)
+        return self
+
+    @checked
+    def score(self, head: Any, relation: Any, tail: Any) -> Any:
+        """How likely triples are, by the model: the logit of the tail after the question (head, relation, ?).
+
+        Args:
+            head: an entity, or a list of them.
+            relation: a relation, or a list.
+            tail: an entity, or a list.
+
+        Returns:
+            A number, or for lists an array of numbers. They compare tails of one question, and no more.
+
+        Raises:
+            ValueError: for an entity or a relation that the model does not know.
+        """
+        is_list = any(isinstance(part, list | tuple | np.ndarray) for part in (head, relation, tail))
+        lists = [part if isinstance(part, list | tuple | np.ndarray) else [part] for part in (head, relation, tail)]
+        number = max(map(len, lists))
+        heads, relations, tails = (list(part) * number if len(part) == 1 else list(part) for part in lists)
+        if not len(heads) == len(relations) == len(tails):
+            raise ValueError(f"expected lists of one length, got {len(heads)}, {len(relations)} and {len(tails)}.")
+        ids = [self._entity(tail) for tail in tails]
+        embeddings = self.embedded([self._question(h, r, None) for h, r in zip(heads, relations, strict=True)])
+        vectors = np.asarray(self.search.classes.vectors[jnp.asarray(ids, jnp.int32)])
+        scores = np.einsum("bd,bd->b", embeddings, vectors)
+        return scores if is_list else float(scores[0])
+
+    @checked
+    def complete(
+        self, head: Any, relation: Any, k: int = 10, *, tail: Any = None, exclude_known: bool = False
+    ) -> tuple[list[Any], list[float]]:
+        """The entities that complete (head, relation, ?), or with ``head=None`` (?, relation, tail), likeliest first.
+
+        Args:
+            head: an entity; None: heads of ``tail`` are asked for.
+            relation: a relation.
+            k: how many.
+            tail: see ``head``.
+            exclude_known: whether answers that were trained on are left out.
+
+        Returns:
+            Entities and their scores.
+
+        Raises:
+            ValueError: for an entity or a relation that the model does not know.
+        """
+        best = self.best([self._question(head, relation, tail)], k, exclude_known=exclude_known)
+        kept = best.ids[0] >= 0
+        return [self.entities[i] for i in best.ids[0][kept].tolist()], best.scores[0][kept].tolist()
+
+    def best(self, questions: Sequence[tuple[int, int]], k: int, *, exclude_known: bool = False) -> Best:
+        """The best answers to questions by numbers: an entity, and a relation (plus their number: heads are asked)."""
+        check_positive("k", k)
+        exclude = None
+        if exclude_known and questions:
+            asked = np.array(questions, np.int64)
+            known = self._known(asked[:, 0], asked[:, 1])
+            sizes = np.bincount(known.rows, minlength=len(asked))
+            exclude = np.full((len(asked), max(1, int(sizes.max()))), -1, np.int32)
+            exclude[known.rows, np.arange(len(known.rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)] = known.ids
+        return self.search.best(self.embedded(questions), k, exclude)
+
+    def embedded(self, questions: Sequence[tuple[int, int]]) -> Float[np.ndarray, "n dim"]:
+        """What the head sees of questions."""
+        model: models.Classifier = self._trained().model
+        asked: Int[np.ndarray, "n 3"] = np.full((len(questions), 3), -1, np.int32)
+        if questions:
+            asked[:, :2] = questions
+        size = min(AT_A_TIME, power_of_two(len(questions)))
+        parts = [np.asarray(embed(model, batch)) for batch in data.questions_in_order(asked, size)]
+        dim = self.search.classes.vectors.shape[1]
+        return np.concatenate([np.zeros((0, dim), np.float32), *parts])[: len(questions)]
+
+    @checked
+    def use_index(self, index: str | Path | None) -> "LinkPredictor":
+        """Searches approximately from now on.
+
+        Args:
+            index: file of an index of these entities, which is built there if there is none. None: exactly.
+
+        Returns:
+            This predictor.
+
+        Raises:
+            ValueError: for an index of other classes.
+        """
+        self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
+        return self
+
+    @checked
+    def save(self, folder: str | Path) -> Path:
+        """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
+
+        Returns:
+            The path of the file.
+        """
+        graph = self._trained()._graph
+        assert graph is not None
+        options = {name: getattr(self.settings, name) for name in OPTIONS}
+        return save_model(Path(folder), self.method, options, graph, self.model)
+
+    @classmethod
+    def of(cls, saved: finished.Finished) -> "LinkPredictor":
+        """What was saved, by ``save`` or by `candax links`."""
+        found = cls(saved.about["method"], **saved.about["options"])
+        entities, relations = (tuple(saved.names[what]) for what in ("entities", "relations"))
+        nothing = np.zeros((0, 3), np.int32)
+        graph = data.Graph(saved.about["data"], entities, relations, saved.extra["triples"], nothing, nothing)
+        bare = link_model_of(found.settings, METHODS[found.method], graph)
+        found.model = finished.into(bare, saved.weights, str(saved.path))
+        found._set(graph)
+        return found
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """What finds the best entities."""
+        return Search(self._trained().model.head.whole())
+
+    @functools.cached_property
+    def _known(self) -> data.KnownAnswers:
+        graph = self._trained()._graph
+        assert graph is not None
+        return data.KnownAnswers(graph)
+
+    def _set(self, graph: data.Graph) -> None:
+        for made in ("search", "_known"):
+            self.__dict__.pop(made, None)
+        self._graph, self.entities, self.relations = graph, graph.entity_names, graph.relation_names
+        self._entities: dict[Any, int] = {name: number for number, name in enumerate(self.entities)}
+        self._relations: dict[Any, int] = {name: number for number, name in enumerate(self.relations)}
+
+    def _trained(self) -> "LinkPredictor":
+        if self._graph is None:
+            raise ValueError("expected a predictor that was trained, got a new one: call fit(triples) first.")
+        return self
+
+    def _question(self, head: Any, relation: Any, tail: Any) -> tuple[int, int]:
+        kind = self._trained()._relations.get(relation)
+        if kind is None:
+            raise ValueError(f"expected one of the {len(self.relations):,} relations, got {relation!r}.")
+        if head is None:
+            return self._entity(tail), kind + len(self.relations)
+        return self._entity(head), kind
+
+    def _entity(self, name: Any) -> int:
+        number = self._trained()._entities.get(name)
+        if number is None:
+            raise ValueError(f"expected one of the {len(self.entities):,} entities, got {name!r}.")
+        return number
+
+
+def _graph(triples: Iterable[Sequence[str]]) -> data.Graph:
+    """All for training."""
+    every: list[data.Triple] = []
+    for number, triple in enumerate(triples):
+        parts = tuple(triple)
+        if isinstance(triple, str) or len(parts) != 3 or not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"expected triples (head, relation, tail) of texts, got {triple!r} as number {number}.")
+        every.append(data.Triple(*parts))
+    return data.graph_of("triples", every, valid_share=0.0, test_share=0.0)

@@ -1,0 +1,74 @@
+"""Questions to a graph, parted by tabs, and the entities that answer them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from candax.recipes.links.predictor import LinkPredictor
+from candax.recipes.predict.lines import Answer, Source, in_batches
+
+_ASKED = "?"
+_EXPECTED = "head<tab>relation, head<tab>relation<tab>? or ?<tab>relation<tab>tail"
+
+
+class Question(NamedTuple):
+    """What is asked: by a head for tails, or by a tail for heads."""
+
+    text: str
+    entity: str
+    relation: str
+    for_heads: bool
+
+
+def answers(
+    found: LinkPredictor, source: Source, k: int, notes: Counter[str], *, exclude_known: bool = False
+) -> Iterator[list[Answer]]:
+    """The entities that complete each question, likeliest first; see ``questions`` for the lines.
+
+    A question of an entity or a relation that the run does not know has no answer, and is counted. In what is written
+    a question is called by its parts with spaces between them.
+
+    Args:
+        found: of the run.
+        source: of lines.
+        k: entities for each.
+        notes: where they are counted.
+        exclude_known: whether answers that were trained on are left out.
+
+    Raises:
+        ValueError: with file and line, for lines of another kind.
+    """
+    entities = {name: number for number, name in enumerate(found.entities)}
+    relations = {name: number for number, name in enumerate(found.relations)}
+    for batch in in_batches(questions(source)):
+        known = [one.entity in entities and one.relation in relations for one in batch]
+        notes["questions of an entity or relation unknown to the run, left without an answer"] += known.count(False)
+        asked = [
+            (entities[one.entity], relations[one.relation] + one.for_heads * len(relations))
+            for one, is_known in zip(batch, known, strict=True)
+            if is_known
+        ]
+        best = found.best(asked, k, exclude_known=exclude_known)
+        rows = iter(zip(best.ids.tolist(), best.scores.tolist(), strict=True))
+        here = []
+        for one, is_known in zip(batch, known, strict=True):
+            ids, scores = next(rows) if is_known else ([], [])
+            pairs = [(found.entities[i], score) for i, score in zip(ids, scores, strict=True) if i >= 0]
+            here.append(Answer(one.text, [name for name, _ in pairs], [score for _, score in pairs]))
+        yield here
+
+
+def questions(source: Source) -> Iterator[Question]:
+    """Reads ``head<tab>relation``, ``head<tab>relation<tab>?`` or ``?<tab>relation<tab>tail`` lines.
+
+    Raises:
+        ValueError: with file and line, for lines of another kind.
+    """
+    for number, line in source.texts():
+        fields = line.split("\t")
+        whole = fields if len(fields) != 2 else [*fields, _ASKED]
+        if len(whole) != 3 or not all(whole) or (whole[0] == _ASKED) == (whole[2] == _ASKED) or whole[1] == _ASKED:
+            raise source.wrong(number, _EXPECTED, line)
+        head, relation, tail = whole
+        for_heads = head == _ASKED
+        yield Question(" ".join(whole), tail if for_heads else head, relation, for_heads)
