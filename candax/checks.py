@@ -112,13 +112,13 @@ def _check(
                 continue
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 for each in value:
-                    if not _fits(each, hints[name]):
+                    if not fits(each, hints[name]):
                         raise WrongArgumentError(_sentence(function, name, hints[name], {**arguments, name: each}))
                 continue
-            if _fits(value, hints[name]):
+            if fits(value, hints[name]):
                 continue
             converted = _converted(value)
-            if converted is value or not _fits(converted, hints[name]):
+            if converted is value or not fits(converted, hints[name]):
                 raise WrongArgumentError(_sentence(function, name, hints[name], arguments))
             arguments[name] = converted
 
@@ -132,7 +132,8 @@ def _converted(value: Any) -> Any:
 
 
 @no_type_check  # a checker of functions would forget the shapes of earlier arguments in each
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is as annotated, and a number one that can be meant."""
     from beartype.door import is_bearable
 
     if isinstance(value, np.generic):
@@ -141,11 +142,11 @@ def _fits(value: Any, hint: Any) -> bool:
     # A text is a sequence of texts, a dict iterable and so is an array without length: none is a list.
     lists = {of for of in members if _is_list(of)}
     if lists and (isinstance(value, str | bytes | dict) or (_is_array(value) and value.shape == ())):
-        return any(_fits(value, of) for of in members - lists)
+        return any(fits(value, of) for of in members - lists)
     if lists and type(value) in (list, tuple):  # of these beartype looks at one, by chance
         kinds = [(get_origin(of), get_args(of)[0]) for of in lists]
-        fit = any(isinstance(value, kind) and all(_fits(one, of) for one in value[:_LOOKED_AT]) for kind, of in kinds)
-        return fit or any(_fits(value, of) for of in members - lists)
+        fit = any(isinstance(value, kind) and all(fits(one, of) for one in value[:_LOOKED_AT]) for kind, of in kinds)
+        return fit or any(fits(value, of) for of in members - lists)
     if isinstance(value, bool):
         return is_bearable(value, hint) and (bool in members or not members & {int, float})
     if isinstance(value, int):  # numbers with a fraction may be given without one
@@ -169,7 +170,7 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
     label = function.__qualname__.removesuffix(".__init__")
-    return f"{label}: expected {name} to be {_named(hint)}, got {described(value)}{beside}.{advice}"
+    return f"{label}: expected {name} to be {named(hint)}, got {described(value)}{beside}.{advice}"
 
 
 def _is_array(value: Any) -> Any:
@@ -177,7 +178,7 @@ def _is_array(value: Any) -> Any:
     return hasattr(type(value), "dtype") and hasattr(type(value), "shape")
 
 
-def _named(hint: Any) -> str:
+def named(hint: Any) -> str:
     """An annotation in words."""
     if hint in _WORDS:
         return _WORDS[hint]
@@ -188,7 +189,7 @@ def _named(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, args))
     if len(_members(hint)) > 1:
-        return " or ".join(dict.fromkeys(map(_named, args)))
+        return " or ".join(dict.fromkeys(map(named, args)))
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return "a function"
     of = f" of {args[0].__name__}" if len(args) == 1 and inspect.isclass(args[0]) and args[0] not in _WORDS else ""

@@ -201,6 +201,7 @@ EXEMPT: Mapping[str, str] = {
         ),
         "a value that functions return, an error, or an interface",
     ),
+    "recipes.ExtremeClassifier": "scikit-learn wants that arguments are looked at by fit",
     **dict.fromkeys(
         ("recipes.words.word2vec_step_loss", "samplers.simhash", "training.connect"), "takes no argument, or any"
     ),
@@ -213,6 +214,7 @@ ANYTHING: Mapping[str, tuple[str, ...]] = {
     "check": ("inputs", "labels"),
     "rows.update_sampler": ("state",),
     "training.embed": ("batch",),
+    "recipes.ExtremeClassifier.top_k": ("X",),
 }
 # The whole library, and all laws, which is right.
 TOO_LONG = {("stdlib", "None"), ("paths", "an empty array"), ("laws", "None")}

@@ -194,6 +194,25 @@ GOOD: Mapping[str, made.Good] = {
     "diagnostics.staleness_table": lambda folder: (
         cx.diagnostics.staleness_table, {"results": {"a": made.staleness()}}
     ),
+    "recipes.load": lambda folder: (_r.load, {"run": made.trained_labels(folder)}),
+    "recipes.ExtremeClassifier.top_k": lambda folder: (
+        _r.load(made.trained_labels(folder)).top_k, {"X": np.eye(2, 4), "k": 2}
+    ),
+    "recipes.SequenceRecommender": made.of(
+        made.new_recommender, dim=8, epochs=1.0, sampler="uniform", dropout=0.1, kind="sasrec"
+    ),
+    "recipes.SequenceRecommender.recommend": lambda folder: (
+        made.recommender().recommend, {"histories": [["tea"], ["milk", "jam"]], "k": 2, "exclude_seen": True}
+    ),
+    "recipes.LinkPredictor": made.of(
+        made.new_link_predictor, method="complex", dim=8, epochs=1.0, sampler="uniform", regulariser="l2"
+    ),
+    "recipes.LinkPredictor.complete": lambda folder: (
+        made.link_predictor().complete, {"head": "cat", "relation": "is", "k": 2, "exclude_known": False}
+    ),
+    "recipes.LinkPredictor.score": lambda folder: (
+        made.link_predictor().score, {"head": "cat", "relation": "is", "tail": ["animal", "dog"]}
+    ),
     "recipes.links.evaluate_links": lambda folder: (
         _r.links.evaluate_links,
         {

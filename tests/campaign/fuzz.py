@@ -17,6 +17,10 @@ from candax import data
 from candax.data import vector_files
 from candax.data.xml_repository import read_examples
 from candax.files import read_arrays, write_arrays
+from candax.recipes.common import finished
+from candax.recipes.predict.histories import histories
+from candax.recipes.predict.lines import source
+from candax.recipes.predict.questions import questions
 from candax.recipes.sequences import files as sequence_files
 from tests.campaign import references
 from tests.campaign.mutations import BINARY, TEXT, Mutation
@@ -76,6 +80,24 @@ def _sequences(path: Path) -> Any:
     return sorted([found.item_names[item] for item in of] for of in each)
 
 
+def _histories(path: Path) -> Any:
+    return [list(history) for history in histories(source(str(path)))]
+
+
+def _questions(path: Path) -> Any:
+    return [list(question) for question in questions(source(str(path)))]
+
+
+def _model(path: Path) -> Any:
+    found = finished.read(path)
+    return found.task, found.about, found.names, _plain(found.weights), _plain(found.extra)
+
+
+def _write_model(path: Path) -> None:
+    weights, counts = {"a/b": np.ones((3, 2), np.float32)}, {"counts": np.arange(3)}
+    finished.save(path.parent, "extreme", {"dim": 2}, weights, names={"classes": ["x", "y", "z"]}, extra=counts)
+
+
 def _vectors(path: Path) -> Any:
     words, vectors = vector_files.read(path)
     return dict(zip(words, vectors.tolist(), strict=True))
@@ -117,6 +139,9 @@ FORMATS = [
     Format("shop.txt", _writes(references.SEQUENCES), _sequences, references.sequences, TEXT),
     Format("vectors.txt", _write_vectors, _vectors, references.vectors, TEXT),
     Format("arrays.safetensors", _write_arrays, lambda path: _plain(read_arrays(path, "campaign-1")), None, BINARY),
+    Format("histories.txt", _writes(references.SEQUENCES), _histories, references.histories, TEXT),
+    Format("questions.tsv", _writes(references.QUESTIONS), _questions, references.questions, TEXT),
+    Format("model.safetensors", _write_model, _model, None, BINARY),
     Format("index.safetensors", _write_index, lambda path: _plain(cx.samplers.load_index(path)[1:]), None, BINARY),
 ]
 

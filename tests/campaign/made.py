@@ -17,6 +17,15 @@ from flax import nnx
 from scipy.sparse import csr_array
 
 import candax as cx
+from candax.models.transformer import Block
+from candax.recipes.common import finished
+from candax.recipes.common.catalog import SamplerName
+from candax.recipes.extreme import saving as extreme
+from candax.recipes.links.building import link_model_of
+from candax.recipes.links.command import METHODS, MethodName
+from candax.recipes.links.saving import OPTIONS as link_options
+from candax.recipes.links.training import Regulariser
+from candax.recipes.sequences.building import sequence_model
 
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 Good = Callable[[Path], tuple[Callable[..., Any], Mapping[str, Any]]]
@@ -252,3 +261,58 @@ def repository(folder: Path) -> Path:
     for name in ("train", "test"):
         (folder / "data" / f"{name}.txt").write_text("2 3 2\n0 0:1.0 1:0.5\n1 2:1.0\n")
     return folder / "data"
+
+
+def trained_labels(folder: Path) -> Path:
+    """The file of an ``ExtremeClassifier`` of 4 features and 5 classes, untrained."""
+    model = cx.models.Classifier(
+        cx.models.SparseMLP(4, DIM, linear=True, rngs=nnx.Rngs(0)), cx.Head(5, DIM, rngs=nnx.Rngs(1))
+    )
+    options = {name: getattr(cx.recipes.ExtremeClassifier(dim=DIM), name) for name in extreme.OPTIONS}
+    about = {
+        "options": options, "multilabel": True, "num_features": 4, "num_classes": 5, "max_features": 4, "dim": DIM,
+        "encoder": "linear", "probability": "sigmoid",
+    }  # fmt: skip
+    return finished.save(folder, extreme.TASK, about, finished.weights_of(model), names={}).parent
+
+
+def new_recommender(
+    *, dim: int, epochs: float, sampler: SamplerName, dropout: float, kind: Block
+) -> cx.recipes.SequenceRecommender:
+    """With options by their names, which it takes as ``**options``."""
+    return cx.recipes.SequenceRecommender(dim=dim, epochs=epochs, sampler=sampler, dropout=dropout, kind=kind)
+
+
+def new_link_predictor(
+    *,
+    method: MethodName,
+    dim: int,
+    epochs: float,
+    sampler: SamplerName,
+    regulariser: Regulariser,
+) -> cx.recipes.LinkPredictor:
+    """With options by their names, which it takes as ``**options``."""
+    return cx.recipes.LinkPredictor(method, dim=dim, epochs=epochs, sampler=sampler, regulariser=regulariser)
+
+
+def recommender() -> cx.recipes.SequenceRecommender:
+    """Of three items, untrained."""
+    made = cx.recipes.SequenceRecommender(dim=4, num_heads=1, length=4)
+    model = sequence_model(made.settings, 3)
+    about = {"options": made.options, "data": "tiny"}
+    weights, counts = finished.weights_of(model), {"counts": np.array([3, 2, 1])}
+    saved = finished.Finished(Path(), "sequences", about, weights, {"items": ["tea", "milk", "jam"]}, counts)
+    return cx.recipes.SequenceRecommender.of(saved)
+
+
+def link_predictor() -> cx.recipes.LinkPredictor:
+    """Of three entities and a relation, untrained."""
+    made = cx.recipes.LinkPredictor(dim=4)
+    triples = np.array([[0, 0, 1], [2, 0, 1]], np.int32)
+    small = cx.data.Graph("tiny", ("cat", "animal", "dog"), ("is",), triples, triples[:0], triples[:0])
+    options = {name: getattr(made.settings, name) for name in link_options}
+    names = {"entities": list(small.entity_names), "relations": list(small.relation_names)}
+    weights = finished.weights_of(link_model_of(made.settings, METHODS["complex"], small))
+    about = {"method": "complex", "options": options, "data": "tiny"}
+    saved = finished.Finished(Path(), "links", about, weights, names, {"triples": triples})
+    return cx.recipes.LinkPredictor.of(saved)

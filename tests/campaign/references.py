@@ -13,6 +13,10 @@ EXAMPLES = "12 9 6\n" + "".join(
 LABELS = "".join(f"{i % 7} {(3 * i + 1) % 11}\n" for i in range(20))
 TRIPLES = "".join(f"e{i}\tr{i % 3}\te{(i * 7 + 2) % 30}\n" for i in range(30))
 SEQUENCES = "".join(f"user{u} {' '.join(f'item{(u * i + i) % 11}' for i in range(1, 6))}\n" for u in range(12))
+QUESTIONS = "".join(
+    f"e{i}\tr{i % 3}\n" if i % 3 == 0 else f"e{i}\tr{i % 3}\t?\n" if i % 3 == 1 else f"?\tr{i % 3}\te{i}\n"
+    for i in range(30)
+)
 
 
 def examples(content: bytes) -> Any:
@@ -67,6 +71,32 @@ def sequences(content: bytes) -> Any:
         assert user not in found
         found[user] = items
     return sorted(found.values())
+
+
+def histories(content: bytes) -> Any:
+    """The users and their items, in order."""
+    lines = [line for line in _lines(content) if line.strip()]
+    # Such a file is one of "user,item" lines, which the lines that were not damaged are not.
+    assert "," not in lines[0]
+    assert "\t" not in lines[0]
+    found = [line.split() for line in lines]
+    assert all(len(fields) > 1 for fields in found)
+    return [[user, items] for user, *items in found]
+
+
+def questions(content: bytes) -> Any:
+    """What is asked, by an entity and a relation, and whether it is for heads."""
+    lines = [line.split("\t") for line in _lines(content) if line.strip()]
+    assert lines
+    found = []
+    for fields in lines:
+        head, relation, tail = fields if len(fields) == 3 else [*fields, "?"]
+        assert all((head, relation, tail))
+        assert (head == "?") != (tail == "?")
+        assert relation != "?"
+        entity = tail if head == "?" else head
+        found.append([f"{head} {relation} {tail}", entity, relation, head == "?"])
+    return found
 
 
 def vectors(content: bytes) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
-from candax.checks import described
+from candax.checks import described, fits, named
 from candax.recipes.common.settings import Settings
 
 S = TypeVar("S", bound=Settings)
@@ -32,17 +32,13 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
         ...
         ValueError: expected options among dim, epochs, got dims.
     """
-    from beartype.door import is_bearable
-
     if strange := [name for name in given if name not in allowed]:
         raise ValueError(f"expected options among {', '.join(allowed)}, got {', '.join(strange)}.")
     hints = get_type_hints(kind)
+    for name, value in given.items():
+        if not fits(value, hints[name]):
+            raise ValueError(f"expected {name} to be {named(hints[name])}, got {described(value)}.")
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
-    for name, value in values.items():
-        wide = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if not is_bearable(value, hints[name]) and not is_bearable(wide, hints[name]):
-            wanted = getattr(hints[name], "__name__", str(hints[name]).replace("typing.", ""))
-            raise ValueError(f"expected {name} to be {wanted}, got {described(value)}.")
     settings = dataclasses.replace(kind(), **values)
     settings.check()
     return settings

@@ -76,7 +76,9 @@ class LinkPredictor:
         return self
 
     @checked
-    def score(self, head: Any, relation: Any, tail: Any) -> Any:
+    def score(
+        self, head: str | Sequence[str], relation: str | Sequence[str], tail: str | Sequence[str]
+    ) -> float | Float[np.ndarray, " n"]:
         """How likely triples are, by the model: the logit of the tail after the question (head, relation, ?).
 
         Args:
@@ -90,8 +92,8 @@ class LinkPredictor:
         Raises:
             ValueError: for an entity or a relation that the model does not know.
         """
-        is_list = any(isinstance(part, list | tuple | np.ndarray) for part in (head, relation, tail))
-        lists = [part if isinstance(part, list | tuple | np.ndarray) else [part] for part in (head, relation, tail)]
+        is_list = not all(isinstance(part, str) for part in (head, relation, tail))
+        lists = [[part] if isinstance(part, str) else part for part in (head, relation, tail)]
         number = max(map(len, lists))
         heads, relations, tails = (list(part) * number if len(part) == 1 else list(part) for part in lists)
         if not len(heads) == len(relations) == len(tails):
@@ -104,8 +106,8 @@ class LinkPredictor:
 
     @checked
     def complete(
-        self, head: Any, relation: Any, k: int = 10, *, tail: Any = None, exclude_known: bool = False
-    ) -> tuple[list[Any], list[float]]:
+        self, head: str | None, relation: str, k: int = 10, *, tail: str | None = None, exclude_known: bool = False
+    ) -> tuple[list[str], list[float]]:
         """The entities that complete (head, relation, ?), or with ``head=None`` (?, relation, tail), likeliest first.
 
         Args:
@@ -203,15 +205,15 @@ class LinkPredictor:
         for made in ("search", "_known"):
             self.__dict__.pop(made, None)
         self._graph, self.entities, self.relations = graph, graph.entity_names, graph.relation_names
-        self._entities: dict[Any, int] = {name: number for number, name in enumerate(self.entities)}
-        self._relations: dict[Any, int] = {name: number for number, name in enumerate(self.relations)}
+        self._entities: dict[str, int] = {name: number for number, name in enumerate(self.entities)}
+        self._relations: dict[str, int] = {name: number for number, name in enumerate(self.relations)}
 
     def _trained(self) -> "LinkPredictor":
         if self._graph is None:
             raise ValueError("expected a predictor that was trained, got a new one: call fit(triples) first.")
         return self
 
-    def _question(self, head: Any, relation: Any, tail: Any) -> tuple[int, int]:
+    def _question(self, head: str | None, relation: str, tail: str | None) -> tuple[int, int]:
         kind = self._trained()._relations.get(relation)
         if kind is None:
             raise ValueError(f"expected one of the {len(self.relations):,} relations, got {relation!r}.")
@@ -219,8 +221,8 @@ class LinkPredictor:
             return self._entity(tail), kind + len(self.relations)
         return self._entity(head), kind
 
-    def _entity(self, name: Any) -> int:
-        number = self._trained()._entities.get(name)
+    def _entity(self, name: str | None) -> int:
+        number = None if name is None else self._trained()._entities.get(name)
         if number is None:
             raise ValueError(f"expected one of the {len(self.entities):,} entities, got {name!r}.")
         return number

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from candax import models
-from candax.checks import check_positive, checked
+from candax.checks import check_positive, checked, described
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
 from candax.recipes.common.search import Best, Search
@@ -90,7 +90,7 @@ class SequenceRecommender:
         Returns:
             Items and scores for each history: k of each, or as many as there are.
         """
-        ids = [self.known(history) for history in histories]
+        ids = [self.known(history) for history in _lists(histories)]
         best = self.best(ids, k, exclude_seen=exclude_seen)
         return [
             ([self.items[i] for i in row[row >= 0].tolist()], scores[row >= 0].tolist())
@@ -200,9 +200,17 @@ def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
     return found
 
 
+def _lists(histories: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
+    """Histories, none of which is a text, whose letters would be taken for items."""
+    each = [] if isinstance(histories, np.ndarray) else list(histories)
+    if isinstance(histories, np.ndarray) or any(isinstance(history, str) for history in each):
+        raise ValueError(f"expected histories as lists of items, got {described(histories)}.")
+    return each
+
+
 def _sequences(histories: Iterable[Sequence[Hashable]]) -> Sequences:
     """Histories as ``Sequences``, all of which is for training."""
-    each = [list(history) for history in histories]
+    each = [list(history) for history in _lists(histories)]
     counts = Counter(item for history in each for item in history)
     if not any(len(history) > 1 for history in each):
         raise ValueError(f"expected a history of two items or more to learn from, found none among {len(each)}.")

@@ -1,0 +1,148 @@
+"""`ExtremeClassifier` as scikit-learn's users use it, and the checks of scikit-learn that can apply to it."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+import candax as cx
+
+TEXTS = ["red apple", "green apple", "red car", "fast car"] * 4
+KINDS = ["fruit", "fruit", "car", "car"] * 4
+# Colour, fruit, car; a text may have several.
+LABELS = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 1], [0, 0, 1]] * 4)
+# Of scikit-learn's, those that need no long training.
+QUICK = (
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimators_overwrite_params",
+    "check_estimators_unfitted",
+    "check_mixin_order",
+    "check_no_attributes_set_in_init",
+    "check_requires_y_none",
+    "check_set_params",
+    "check_valid_tag_types",
+)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """In a pipeline, on several labels."""
+    return make_pipeline(TfidfVectorizer(), cx.recipes.ExtremeClassifier(dim=4)).fit(TEXTS, csr_array(LABELS))
+
+
+def test_in_a_pipeline_it_tells_several_labels(fitted):
+    found = fitted.predict(["green apple", "fast car"])
+    assert isinstance(found, csr_array)
+    np.testing.assert_array_equal(found.toarray(), [[1, 1, 0], [0, 0, 1]])
+    every = fitted.predict_proba(TEXTS)
+    assert every.shape == LABELS.shape
+    np.testing.assert_array_equal(every > 0.5, LABELS)
+    best = fitted.predict_proba(TEXTS, k=2)
+    assert isinstance(best, csr_array)
+    assert best.nnz == 2 * len(TEXTS)
+    rows, columns = best.nonzero()
+    np.testing.assert_allclose(best[rows, columns], every[rows, columns], rtol=1e-5)
+    assert np.all(np.sort(every, axis=1)[:, 1] <= best.toarray().max(axis=1))
+    assert fitted.score(TEXTS, LABELS) == 1.0
+
+
+def test_a_number_of_labels_can_be_asked_for(fitted):
+    classifier = fitted[-1]
+    features = fitted[0].transform(TEXTS)
+    classifier.set_params(num_predicted=2)
+    try:
+        assert (classifier.predict(features).sum(axis=1) == 2).all()
+    finally:
+        classifier.set_params(num_predicted=None)
+
+
+def test_it_is_kept_by_pickle_and_by_its_own_file(fitted, tmp_path):
+    features, classifier = fitted[0].transform(TEXTS), fitted[-1]
+    expected = classifier.predict_proba(features)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(classifier)).predict_proba(features), expected)
+    classifier.save(tmp_path)
+    loaded = cx.recipes.load(tmp_path)
+    np.testing.assert_array_equal(loaded.predict_proba(features), expected)
+    assert loaded.get_params() == classifier.get_params()
+
+
+def test_one_label_an_example_cross_validated_and_searched():
+    pipeline = make_pipeline(TfidfVectorizer(), cx.recipes.ExtremeClassifier(dim=4))
+    assert cross_val_score(pipeline, TEXTS, KINDS, cv=2).tolist() == [1.0, 1.0]
+    search = GridSearchCV(pipeline, {"extremeclassifier__epochs": [1, 2]}, cv=2).fit(TEXTS, KINDS)
+    assert search.predict(["an apple", "a car"]).tolist() == ["fruit", "car"]
+    probabilities = search.predict_proba(TEXTS)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_parameters_are_those_of_scikit_learn():
+    one = cx.recipes.ExtremeClassifier(dim=8, loss="css")
+    other = clone(one).set_params(epochs=2)
+    assert other.get_params() == {**one.get_params(), "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": "x"}, "expected dim to be an integer, got 'x'"),
+        ({"dim": 0}, "expected --dim of 1 or more, got 0"),
+        ({"loss": "mine"}, "expected loss to be 'sampled_softmax' or"),
+    ],
+)
+def test_wrong_options_are_refused_by_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        cx.recipes.ExtremeClassifier().set_params(**options).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (csr_array(2 * LABELS), "zeros and ones"),
+        (csr_array(LABELS[:3]), "expected a row of y for each of 16 examples, got 3"),
+        (np.linspace(0, 1, 16), "Unknown label type"),
+    ],
+)
+def test_wrong_labels_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        cx.recipes.ExtremeClassifier(dim=2).fit(np.eye(16), labels)
+
+
+# In a process of its own: the checks give wrong types to the constructor, which the tests' type checks refuse.
+CHECKS = """
+import sys, warnings
+from sklearn.utils import estimator_checks
+from candax.recipes import ExtremeClassifier
+
+warnings.simplefilter("ignore")
+if sys.argv[1:]:
+    for name in sys.argv[1:]:
+        getattr(estimator_checks, name)("ExtremeClassifier", ExtremeClassifier(dim=4))
+else:
+    results = estimator_checks.check_estimator(ExtremeClassifier(dim=8), on_fail=None, on_skip=None)
+    bad = [(result["check_name"], result["exception"]) for result in results if result["status"] == "failed"]
+    assert not bad, bad
+"""
+
+
+def checked(*names):
+    done = subprocess.run([sys.executable, "-c", CHECKS, *names], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_quick_checks_of_scikit_learn():
+    checked(*QUICK)
+
+
+@pytest.mark.slow
+def test_all_checks_of_scikit_learn():
+    """None fails. (Array API and pandas are skipped: switched off and not installed.)"""
+    checked()
