@@ -141,6 +141,7 @@ CI_ONLY: dict[str, set[str]] = {
     "test_lowering.py": ALL,
     "test_notebooks.py": {"test_notebook"},
     "test_pages.py": {"test_what_a_page_shows_runs"},
+    "test_site.py": ALL,
     "test_readme.py": {"test_the_model_trains_before_the_change_and_after_it"},
     "training/test_bfloat16.py": {
         "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still"

@@ -1,0 +1,56 @@
+"""The site is built without a warning, and its links within itself lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_links_and_anchors_exist(site):
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html") if path.name != "404.html"}
+    anchors = {path: {unescape(name) for name in re.findall(r'\bid="([^"]+)"', text)} for path, text in pages.items()}
+    wrong = []
+    for path, text in pages.items():
+        for link in re.findall(r'\b(?:href|src)="([^"]+)"', text):
+            target, anchor = urldefrag(unescape(link))
+            if re.match(r"\w+:", target) or target.startswith("//"):
+                continue
+            found = (path.parent / unquote(target)).resolve() if target else path
+            found = found / "index.html" if found.is_dir() else found
+            if not found.exists() or (anchor and found in anchors and unquote(anchor) not in {"", *anchors[found]}):
+                wrong.append(f"{path.relative_to(site)}: {link}")
+    assert not wrong, wrong
+
+
+def test_every_public_name_has_its_place(site):
+    """Spot checks of rooms that define names in different ways; the list itself is made from what rooms export."""
+    for room, names in {
+        "candax": ("candax.models.head.Head", "candax.training.optimizer.Optimizer"),
+        "candax.base": ("candax.base.Sampler",),
+        "candax.samplers": ("candax.samplers.log_uniform.log_uniform", "candax.samplers.lsh.dwta.dwta"),
+        "candax.training": ("candax.training.loop.fit",),
+        "candax.data": ("candax.data.load",),
+    }.items():
+        page = (site / "reference" / room / "index.html").read_text(encoding="utf-8")
+        for name in names:
+            assert f'id="{name}"' in page, name
+    assert "Output of the cell above" in (site / "notebooks" / "compose" / "index.html").read_text(encoding="utf-8")
