@@ -1,14 +1,17 @@
-"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, `word2vec` and others; see `candax --help`."""
+"""The command line: `candax compare`, `train`, `evaluate`, `diagnose`, `word2vec` and others; `candax` lists them."""
 
 import contextlib
 import dataclasses
 import importlib
+import importlib.metadata
 import io
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn, Union
 
 import tyro
+
+from candax import overview
 
 # Module, settings, function, and a line of help. Only the module of the command that is given is imported: help must
 # not wait for JAX.
@@ -99,9 +102,20 @@ EXPERIMENTS: Commands = {
 
 def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
-    function, settings = _parse(list(sys.argv[1:] if args is None else args))
+    args = list(sys.argv[1:] if args is None else args)
+    if args == ["--version"]:
+        print(f"candax {importlib.metadata.version('candax')}")
+        return
+    if not args:
+        overview.show_overview([*COMMANDS, "experiment"], {name: line for name, (*_, line) in COMMANDS.items()})
+        return
+    if args == ["experiment"]:
+        overview.show_studies({name: line for name, (*_, line) in EXPERIMENTS.items()})
+        return
+    function, settings = _parse(args)
     try:
         function(settings)
+        overview.show_next(args[0], settings)
     except (ValueError, OSError, FloatingPointError) as error:
         _fail(str(error))
     except KeyboardInterrupt as asked:
@@ -117,6 +131,9 @@ def _parse(args: list[str]) -> tuple[Callable[[Any], Any], Any]:
         program, commands, args = "candax experiment", EXPERIMENTS, args[1:]
     if args and not args[0].startswith("-") and args[0] not in commands:
         _fail(f"expected one of {', '.join(commands)}, got {args[0]!r}. See {program} --help.")
+    if args[:1] and args[0].startswith("--tyro-"):
+        # Completion for a shell knows the options of every command too, which takes an import of each.
+        _cli(_all(), program, args)
     if not args or args[0] not in commands:
         # Help, or an error that names the commands.
         _cli(_names(commands), program, args)
@@ -138,6 +155,30 @@ def _names(commands: Commands) -> Any:
         for name, line in helps.items()
     ]
     return Union[tuple(made)]  # noqa: UP007
+
+
+def _all() -> Any:
+    """A type of all commands with their options, experiments as one of them."""
+
+    def union(commands: Commands) -> Any:
+        made = [
+            Annotated[getattr(importlib.import_module(module), settings), tyro.conf.subcommand(name, description=line)]
+            for name, (module, settings, _, line) in commands.items()
+        ]
+        return Union[tuple(made)]  # noqa: UP007
+
+    parts = [
+        union(COMMANDS),
+        Annotated[
+            dataclasses.make_dataclass("Experiment", [("study", union(EXPERIMENTS))]),
+            tyro.conf.subcommand("experiment", description="Runs one experiment of a paper."),
+        ],
+    ]
+    every: Any = Union[tuple(parts)]  # noqa: UP007
+    # As they are typed: `candax experiment css-figure1 --seed 1`.
+    names: Any = tyro.conf.OmitSubcommandPrefixes
+    options: Any = tyro.conf.OmitArgPrefixes
+    return names[options[every]]
 
 
 def _cli(settings: Any, program: str, args: list[str]) -> Any:

@@ -1,16 +1,99 @@
-"""Pictures of experiments: axes side by side in one file, written atomically and without a display."""
+"""Pictures in one style: colours that colour-blind readers tell apart, the same for the same method everywhere.
+
+Axes stand side by side in one file, PNG or SVG by its name, which is written atomically and without a display.
+"""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from candax.files import replacing
+
+# Okabe and Ito (2008), for all common kinds of colour blindness, the palest last; black is the reference's.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#555555", "#661100", "#F0E442")
+REFERENCE = "#000000"
+# Of what stands before the last comma of a label: names of samplers and methods in pictures of many studies.
+_PLACES = {
+    **{"log_uniform": 0, "uniform": 1, "unigram": 2, "frequency-based": 2, "in_batch": 3, "in-batch": 3},
+    **{
+        "lsh": 4,
+        "lsh_embedding": 4,
+        "LSH Embedding": 4,
+        "lsh_label": 5,
+        "LSH Label": 5,
+        "top_k": 6,
+        "learned_unigram": 7,
+    },
+    **{"ANN Softmax": 0, "KNN Softmax": 2, "Partial FC": 1, "partial_fc": 1, "LSH Softmax": 4, "Hashing forest": 5},
+    **{"gensim": 6, "candax": 0, "faiss": 6, "tensorflow": 5},
+}
+# About the share of an axis' width that a label takes.
+_LABEL_WIDTH = 0.3
+_STYLE: Any = {
+    "axes.prop_cycle": cycler(color=PALETTE),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "lines.linewidth": 2.0,
+    "figure.facecolor": "white",  # also in dark mode: the colours are chosen for white
+    "svg.hashsalt": "candax",
+}
+
+
+def colors(names: Sequence[str], *, reference: str = "full_softmax") -> dict[str, str]:
+    """A colour for each name: a method's own where it has one, of the others those that are left, in their order.
+
+    Args:
+        names: of samplers or methods; of equal ones there is one entry.
+        reference: the name that is drawn in black.
+
+    Returns:
+        Colours as matplotlib takes them, by name.
+
+    Example:
+        >>> colors(["full_softmax", "log_uniform", "mine"])
+        {'full_softmax': '#000000', 'log_uniform': '#0072B2', 'mine': '#D55E00'}
+    """
+    found = {name: PALETTE[_PLACES[name]] for name in names if name in _PLACES} | {reference: REFERENCE}
+    left = [color for color in PALETTE if color not in found.values()] or list(PALETTE)
+    others = [name for name in dict.fromkeys(names) if name not in found]
+    found |= {name: left[number % len(left)] for number, name in enumerate(others)}
+    return {name: found[name] for name in dict.fromkeys(names)}
+
+
+def label_ends(axis: Any, *, gap: float = 0.045) -> None:
+    """Writes each line's label at its right end, in its colour, and moves apart those that would overlap.
+
+    Args:
+        axis: matplotlib axes with lines that have labels.
+        gap: the least distance of two labels, as a share of the axis' height.
+    """
+    lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
+    ends = [
+        (axis.transAxes.inverted().transform(axis.transData.transform(line.get_xydata()[-1])), line) for line in lines
+    ]
+    written: list[tuple[float, float]] = []
+    for (x, y), line in sorted(ends, key=lambda end: float(end[0][1])):
+        height = max([float(y), *(below + gap for left, below in written if abs(left - x) < _LABEL_WIDTH)])
+        written.append((float(x), height))
+        axis.annotate(
+            line.get_label(),
+            (x, y),
+            (x + 0.03, height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=line.get_color(),
+            va="center",
+            fontsize="small",
+            annotation_clip=False,
+        )
 
 
 @contextlib.contextmanager
@@ -18,17 +101,20 @@ def save_picture(path: Path, *, columns: int, size: tuple[float, float], share_y
     """Hands out an array of axes and writes the picture when the block ends.
 
     Args:
-        path: of the PNG file.
+        path: of the file, which is SVG if it ends so, and PNG else.
         columns: axes side by side.
         size: width and height in inches.
         share_y: whether all axes have one vertical scale.
     """
-    figure, axes = plt.subplots(1, columns, figsize=size, sharey=share_y, layout="constrained", squeeze=False)
-    try:
-        yield axes[0]
-        for axis in axes[0]:
-            axis.grid(alpha=0.3)
-        with replacing(path) as file:
-            figure.savefig(file, dpi=120, format="png")
-    finally:
-        plt.close(figure)
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = plt.subplots(1, columns, figsize=size, sharey=share_y, layout="constrained", squeeze=False)
+        try:
+            yield axes[0]
+            for axis in axes[0]:
+                axis.grid(alpha=0.3)
+            kind = "svg" if path.suffix == ".svg" else "png"
+            told: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 120}
+            with replacing(path) as file:
+                figure.savefig(file, format=kind, **told)
+        finally:
+            plt.close(figure)

@@ -1,5 +1,6 @@
 """The command line, from arguments to files, on a small data set in the repository's text format."""
 
+import importlib.metadata
 import itertools
 import json
 import signal
@@ -11,6 +12,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from candax import cli
 from candax.recipes import common
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare
@@ -53,9 +55,11 @@ def test_compare_prints_a_table_and_writes_results_and_a_picture(dataset, tmp_pa
     picture = matplotlib.image.imread(out / "compare.png")
     assert picture.shape[0] > 300
     assert picture.shape[1] > 2 * 300
-    printed = capsys.readouterr().out
-    assert "speed-up" in printed
-    assert "log_uniform" in printed
+    printed = capsys.readouterr()
+    assert "speed-up" in printed.out
+    assert "log_uniform" in printed.out
+    assert f"files: {out}" in printed.err
+    assert "next:  candax train" in printed.err
 
 
 def test_quick_runs_take_small_sizes(dataset, tmp_path, capsys):
@@ -133,6 +137,7 @@ def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):
     run("export", tmp_path, "--out", tmp_path / "out")
     assert np.load(tmp_path / "out" / "head.class_vectors.npy").shape == (20, 8)
     assert (tmp_path / "out" / "head.safetensors").exists()
+    assert f"files: {tmp_path / 'out'}" in capsys.readouterr().err
     assert "with best/ in it" in fails(capsys, "export", tmp_path, "--best")
     assert "expected a folder that fit has written" in fails(capsys, "export", tmp_path / "nothing")
 
@@ -177,13 +182,43 @@ def test_folders_that_cannot_be_written_end_in_one_line(dataset, tmp_path, capsy
 def test_unknown_names_are_refused_with_the_choices(capsys):
     assert "'log_uniform'" in fails(capsys, "compare", "--samplers", "psychic")
     assert "Unrecognized options: --stepz, 3" in fails(capsys, "compare", "--stepz", 3)
-    for command in ("compare", "train", "evaluate", "diagnose", "sequences", "word2vec", "neighbors", "export"):
-        assert command in fails(capsys)
     assert "'abc'" in fails(capsys, "train", "--steps", "abc")
     with pytest.raises(SystemExit) as exit_:
         run("--help")
     assert exit_.value.code == 0
     assert "compare" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_alone_it_shows_every_command_on_one_screen(capsys, monkeypatch, columns):
+    """Bare `candax` is a question and no fault: what there is goes to standard output, exit status 0."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    run()
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    for command in (*cli.COMMANDS, "experiment"):
+        assert f"candax {command}" in printed
+    if columns == 80:
+        assert len(printed.splitlines()) <= 24
+        assert max(map(len, printed.splitlines())) <= 80
+    run("experiment")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(f"candax experiment {name}" in printed for name in cli.EXPERIMENTS)
+    assert "expected one of" in fails(capsys, "comparee")
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    run("--version")
+    assert capsys.readouterr().out == f"candax {importlib.metadata.version('candax')}\n"
+
+
+def test_completion_knows_commands_and_their_options(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run("--tyro-print-completion", "bash")
+    assert exit_.value.code == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in (*cli.COMMANDS, "css-figure1", "--num-sampled", "--dataset"))
 
 
 def test_names_on_the_command_line_are_those_of_the_catalog():

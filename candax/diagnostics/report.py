@@ -145,10 +145,11 @@ def draw(result: Diagnostics, path: Path) -> None:
     # Not above: pictures choose a drawing backend without a display, which importing candax must not do.
     import matplotlib
 
-    from candax.pictures import save_picture
+    from candax.pictures import colors, save_picture
 
     samplers, losses = (list(dict.fromkeys(names)) for names in (result.sampler_names, result.loss_names))
     handles: dict[str, Any] = {}
+    color_of = colors(samplers)
     size = 3.6 * len(_PANELS), 6.0
     with (
         matplotlib.rc_context({"font.size": 14, "lines.linewidth": 2}),
@@ -165,7 +166,7 @@ def draw(result: Diagnostics, path: Path) -> None:
                     result.num_candidates.value[m],
                     values,
                     measure.standard_error[m],
-                    color=f"C{place % 10}",
+                    color=color_of[sampler],
                     marker=_MARKERS[place % len(_MARKERS)],
                     linestyle=_STYLES[losses.index(loss) % len(_STYLES)],
                     capsize=3,

@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 from rich.box import SIMPLE
 from rich.table import Table
 
-from candax.pictures import save_picture
+from candax.pictures import colors, save_picture
 
 Row: TypeAlias = dict[str, Any]
 # Of a figure that depends on other rows: (row, all rows) -> value.
@@ -326,9 +326,10 @@ def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
     for label in dict.fromkeys(labels):
         groups.setdefault(label.rpartition(", ")[0] or label, []).append(label)
     looks: dict[str, dict[str, Any]] = {}
-    for number, members in enumerate(group for name, group in groups.items() if name != reference):
-        for place, label in enumerate(members):
-            looks[label] = {"color": f"C{number % 10}", "linestyle": _STYLES[place % len(_STYLES)]}
+    color_of = colors([name for name in groups if name != reference])
+    for name, color in color_of.items():
+        for place, label in enumerate(groups[name]):
+            looks[label] = {"color": color, "linestyle": _STYLES[place % len(_STYLES)]}
     for label in groups.get(reference, ()):
         looks[label] = {"color": "black", "linewidth": 2.5}
     return looks

@@ -117,7 +117,7 @@ def run(study: Study, settings: Settings) -> list[Row]:
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
     report.draw(title, study.panels, shown, study.reference, picture)
-    console.print(f"wrote {out / 'results.json'} and {picture}")
+    console.print(f"wrote {out / 'results.json'} and {picture}", soft_wrap=True)
     return shown
 
 

@@ -1,0 +1,108 @@
+"""What the program says of itself: all commands on one screen, and what one might do after each of them."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+# By purpose: of each command an example, and what it does in a few words.
+_PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Look": {
+        "compare": ("candax compare", "samplers and losses beside the full softmax"),
+        "advise": ("candax advise", "what suits your labels on this machine"),
+        "diagnose": ("candax diagnose RUN", "bias and variance of estimators on a run"),
+    },
+    "Train": {
+        "train": ("candax train --dataset FOLDER", "tags of documents, any extreme labels"),
+        "sequences": ("candax sequences --dataset FILE", "which item comes next"),
+        "links": ("candax links --dataset FOLDER", "which entity completes a triple"),
+        "language": ("candax language", "which word comes next"),
+        "word2vec": ("candax word2vec TEXT", "word vectors of a text"),
+    },
+    "Use": {
+        "predict": ("candax predict RUN", "the best classes for new inputs"),
+        "evaluate": ("candax evaluate RUN", "the measures of a run, as JSON"),
+        "export": ("candax export RUN", "class vectors as safetensors, .npy, faiss"),
+        "neighbors": ("candax neighbors VECTORS WORD", "the nearest words"),
+        "analogy": ("candax analogy VECTORS A B C", "a is to b as c is to which word?"),
+    },
+    "Papers": {"experiment": ("candax experiment", "lists the studies of four papers")},
+}
+# What to do after a command; {out} is its folder.
+_NEXT: Mapping[str, tuple[str, ...]] = {
+    "compare": ("candax train", "candax diagnose RUN"),
+    "train": ("candax evaluate {out}", "candax diagnose {out}", "candax export {out} --out {out}/export"),
+    "word2vec": ("candax neighbors {out}/{vectors} WORD", "candax analogy {out}/{vectors} A B C"),
+    "sequences": ("candax experiment retrieval",),
+    "diagnose": ("candax compare",),
+    "evaluate": ("candax export {run}",),
+}
+
+
+def show_overview(commands: Iterable[str], helps: Mapping[str, str]) -> None:
+    """Prints all commands by purpose, each with an example.
+
+    Args:
+        commands: names of those that there are.
+        helps: a line of help of each, for those that have no place among the purposes.
+    """
+    console, left = Console(highlight=False), dict.fromkeys(commands)
+    console.print("candax: train models with huge output layers.", style="bold", soft_wrap=True)
+    lines = Table.grid(padding=(0, 2), pad_edge=False)
+    lines.add_column(min_width=20)
+    lines.add_column()
+    for purpose, examples in _PURPOSES.items():
+        shown = [name for name in examples if name in left]
+        if shown:
+            lines.add_row(Text(purpose, style="bold"))
+        for name in shown:
+            lines.add_row(Text("  " + examples[name][0]), Text(examples[name][1], style="dim"))
+            del left[name]
+    if left:
+        lines.add_row(Text("More", style="bold"))
+    for name in left:
+        lines.add_row(Text(f"  candax {name}"), Text(helps.get(name, ""), style="dim"))
+    console.print(lines)
+    console.print("candax COMMAND --help lists options; --quick takes seconds to show that all runs.", soft_wrap=True)
+
+
+def show_studies(studies: Mapping[str, str]) -> None:
+    """Prints all experiments with their lines of help."""
+    console = Console(highlight=False)
+    lines = Table.grid(padding=(0, 2), pad_edge=False)
+    for name, line in studies.items():
+        lines.add_row(Text(f"  candax experiment {name}"), Text(line, style="dim"))
+    console.print("Studies of papers; each prints a table and writes results.json and a picture.", soft_wrap=True)
+    console.print(lines)
+    console.print("candax experiment NAME --quick shows in seconds that it runs.", soft_wrap=True)
+
+
+def show_next(command: str, settings: Any) -> None:
+    """Says where the files of a command are and what one might do next; on standard error, lest a pipe reads it.
+
+    Args:
+        command: its name.
+        settings: those it was run with.
+    """
+    ready = getattr(settings, "ready", None)
+    out = getattr(ready() if callable(ready) else settings, "out", None)
+    run = getattr(settings, "run", None)
+    formats = getattr(settings, "formats", ())
+    vectors = f"vectors.{next((name for name in ('bin', 'txt', 'safetensors') if name in formats), 'bin')}"
+    names = {"out": _quoted(out), "run": _quoted(run), "vectors": vectors}
+    steps = [step.format(**names) for step in _NEXT.get(command, ())]
+    console = Console(stderr=True, highlight=False)
+    if out is not None:
+        console.print(f"files: {escape(str(out))}", soft_wrap=True)
+    if steps:
+        console.print(f"next:  {escape('   or   '.join(steps))}", soft_wrap=True)
+
+
+def _quoted(path: Path | None) -> str:
+    """As a shell takes it."""
+    text = str(path)
+    return f"'{text}'" if " " in text else text
