@@ -49,6 +49,12 @@ COMMANDS: Commands = {
         "links",
         "Which entity completes a triple: ComplEx and others, beside what needs no training.",
     ),
+    "language": (
+        "candax.recipes.language.command",
+        "LanguageSettings",
+        "language",
+        "Which word comes next: an LSTM and a transformer over all words of a text, beside n-grams.",
+    ),
     "word2vec": ("candax.recipes.words.command", "Word2Vec", "word2vec", "Trains word vectors on a text."),
     "neighbors": ("candax.recipes.words.command", "Neighbors", "neighbors", "The nearest words of a vector file."),
     "analogy": ("candax.recipes.words.command", "Analogy", "analogy", "a is to b as c is to which word?"),

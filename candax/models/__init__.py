@@ -3,6 +3,7 @@
 from candax.models.classifier import Classifier
 from candax.models.dense_mlp import DenseMLP
 from candax.models.gru import GRULanguageModel
+from candax.models.language import LSTMLanguageModel, TextPart, TransformerLanguageModel
 from candax.models.links import LinkEncoder
 from candax.models.mlp import SparseMLP
 from candax.models.projection import RandomProjection
@@ -18,12 +19,15 @@ __all__ = [
     "DenseMLP",
     "GRULanguageModel",
     "HistoryTower",
+    "LSTMLanguageModel",
     "LinkEncoder",
     "RandomProjection",
     "SequenceEncoder",
     "SkipGram",
     "SparseMLP",
+    "TextPart",
     "TransformerBlock",
+    "TransformerLanguageModel",
     "find_hits",
     "window_logits",
     "window_sums",

@@ -197,7 +197,7 @@ EXEMPT: Mapping[str, str] = {
             "rows.RowUpdate",
             "rows.Table", "rows.TableView", "rows.UniqueRows", "rows.Constant", "rows.Rowwise", "testing.LawBroken",
             "training.Fitted", "training.Interrupted", "training.Loaded", "training.Verification",
-            "training.BatchSource", "recipes.retrieval.Search",
+            "training.BatchSource", "recipes.retrieval.Search", "models.TextPart",
         ),
         "a value that functions return, an error, or an interface",
     ),

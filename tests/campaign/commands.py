@@ -11,6 +11,7 @@ import numpy as np
 from candax.files import naming
 from candax.recipes import common
 from candax.recipes.extreme.train import Train, train
+from candax.recipes.language.command import LanguageSettings, language
 from candax.recipes.links.command import LinksSettings, links
 from candax.recipes.sequences.command import SequencesSettings, sequences
 from candax.training import export
@@ -18,7 +19,7 @@ from tests.campaign import references
 
 # What a clock says is another in each run.
 # (and ``candax train`` calls its data what their folder is called).
-_CLOCKS = {"seconds", "data"}
+_CLOCKS = {"seconds", "words_per_second", "data"}
 
 
 def _often(every: int) -> None:
@@ -72,6 +73,19 @@ def _trained_sequences(folder: Path) -> dict[str, np.ndarray]:
     return _ended(folder / "run")
 
 
+def _trained_language(folder: Path) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    lines = [" ".join(f"w{word}" for word in rng.integers(0, 20, 9)) for _ in range(200)]
+    _write(folder / "text.txt", "\n".join(lines))
+    language(
+        LanguageSettings(
+            dataset=str(folder / "text.txt"), dim=8, num_sampled=4, num_streams=4, length=10, epochs=4, dropout=0.2,
+            curve_words=50, checkpoint_every=20, out=folder / "run",
+        )
+    )  # fmt: skip
+    return _ended(folder / "run")
+
+
 def _trained_labels(folder: Path) -> dict[str, np.ndarray]:
     for part in ("train", "test"):
         _write(folder / f"{part}.txt", references.EXAMPLES)
@@ -85,6 +99,7 @@ def _trained_labels(folder: Path) -> dict[str, np.ndarray]:
 
 
 COMMANDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "candax language": _trained_language,
     "candax links": _trained_links,
     "candax sequences": _trained_sequences,
     "candax train": _trained_labels,

@@ -133,6 +133,17 @@ GOOD: Mapping[str, made.Good] = {
     "models.HistoryTower": lambda folder: (
         _m.HistoryTower, {"head": made.head(), "hidden_dim": 4, "tied": True, "rngs": _RNGS}
     ),
+    "models.LSTMLanguageModel": lambda folder: (
+        _m.LSTMLanguageModel,
+        {"head": made.head(), "num_streams": 2, "num_layers": 1, "carry": True, "dropout": 0.1, "rngs": _RNGS},
+    ),
+    "models.TransformerLanguageModel": lambda folder: (
+        _m.TransformerLanguageModel,
+        {
+            "head": made.link_head(), "context": 1, "num_blocks": 1, "num_heads": 2, "max_distance": 4, "kind": "ligr",
+            "scale": 2.0, "dropout": 0.1, "attention_dropout": 0.1, "rngs": _RNGS,
+        },
+    ),
     "models.LinkEncoder": lambda folder: (
         _m.LinkEncoder,
         {

@@ -18,6 +18,7 @@ from candax.data import vector_files
 from candax.data.xml_repository import read_examples
 from candax.files import read_arrays, write_arrays
 from candax.recipes.common import finished
+from candax.recipes.language import files as language_files
 from candax.recipes.predict.histories import histories
 from candax.recipes.predict.lines import source
 from candax.recipes.predict.questions import questions
@@ -98,6 +99,11 @@ def _write_model(path: Path) -> None:
     finished.save(path.parent, "extreme", {"dim": 2}, weights, names={"classes": ["x", "y", "z"]}, extra=counts)
 
 
+def _language(path: Path) -> Any:
+    found = language_files.load(str(path))
+    return [found.words[i] for i in np.concatenate([found.train, found.valid, found.test])]
+
+
 def _vectors(path: Path) -> Any:
     words, vectors = vector_files.read(path)
     return dict(zip(words, vectors.tolist(), strict=True))
@@ -137,6 +143,7 @@ FORMATS = [
     Format("labels.txt", _writes(references.LABELS), _label_counts, references.label_counts, TEXT),
     Format("triples.tsv", _writes(references.TRIPLES), _graph, references.triples, TEXT),
     Format("shop.txt", _writes(references.SEQUENCES), _sequences, references.sequences, TEXT),
+    Format("text.txt", _writes(references.LANGUAGE), _language, references.language, TEXT),
     Format("vectors.txt", _write_vectors, _vectors, references.vectors, TEXT),
     Format("arrays.safetensors", _write_arrays, lambda path: _plain(read_arrays(path, "campaign-1")), None, BINARY),
     Format("histories.txt", _writes(references.SEQUENCES), _histories, references.histories, TEXT),

@@ -18,6 +18,8 @@ QUESTIONS = "".join(
     for i in range(30)
 )
 
+LANGUAGE = "".join(f"{' '.join(f'w{(u * i + i) % 7}' for i in range(1, 6))}\n" for u in range(24))
+
 
 def examples(content: bytes) -> Any:
     """Shapes, and for each example its features by id and its labels in order."""
@@ -97,6 +99,20 @@ def questions(content: bytes) -> Any:
         entity = tail if head == "?" else head
         found.append([f"{head} {relation} {tail}", entity, relation, head == "?"])
     return found
+
+
+def language(content: bytes) -> Any:
+    """The words of all lines and their ends, in order, with those that come once in training as <unk>."""
+    texts = _lines(content)
+    lines = [[*line.split(), "<eos>"] for line in (texts if texts[-1] else texts[:-1])]
+    held_out = max(1, round(len(lines) / 20))
+    train = [word for line in lines[: -2 * held_out] for word in line]
+    known = {word for word in train if train.count(word) > 1 or word == "<eos>"}
+    if len(known) < len(set(train)):
+        known.add("<unk>")
+    assert len(known) > 2
+    assert "<unk>" in known or all(word in known for line in lines for word in line)
+    return [word if word in known else "<unk>" for line in lines for word in line]
 
 
 def vectors(content: bytes) -> Any:

@@ -1,0 +1,1 @@
+"""Which word comes next: an LSTM and a transformer over all words of a text, with sampled losses."""

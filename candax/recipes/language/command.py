@@ -1,0 +1,270 @@
+"""`candax language`: which word comes next, by an LSTM and a transformer, beside what needs no training.
+
+    candax language                                       (the source code of Python's standard library as tokens)
+    candax language --dataset FOLDER --seeds 3            (train, valid and test: text, words parted by white space)
+    candax language --dataset FOLDER --methods lstm full_softmax transformer
+
+Perplexities are of all words, `<unk>` and the end of each line among them, against all words of the vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import optax
+from flax import nnx
+from rich.console import Console
+
+import candax as cx
+from candax import files, models
+from candax.base import Sampler
+from candax.recipes import common
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.language import ngrams
+from candax.recipes.language.files import STDLIB, Text, load
+from candax.recipes.language.measures import perplexity
+from candax.recipes.language.streams import StreamBatches
+
+MethodName: TypeAlias = Literal["lstm", "full_softmax", "transformer", "transformer_full_softmax"]
+# What a method changes in the settings.
+METHODS: dict[MethodName, dict[str, Any]] = {
+    "lstm": {},
+    "full_softmax": {"loss": None},
+    "transformer": {"model": "transformer"},
+    "transformer_full_softmax": {"model": "transformer", "loss": None},
+}
+# Settings that choose rows of the table, and of which no model depends.
+_CHOOSE = ("methods", "seeds", "split")
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageSettings(common.Settings):
+    """Trains language models; prints a table, writes results.json and language.png."""
+
+    dataset: str = STDLIB
+    """python-stdlib, a folder with text files train, valid and test (.txt, plain or compressed), or one text file."""
+    min_count: common.Count | None = None
+    """Words that the training part has less often are read as <unk>; by default 1 where it has <unk> itself, else 2."""
+    split: Literal["validation", "test"] = "test"
+    """What is measured; settings are chosen on validation, which is measured in any case."""
+    methods: tuple[MethodName, ...] = ("lstm",)
+    """What is trained: the LSTM, the transformer, or either with all words as candidates."""
+    model: Literal["lstm", "transformer"] = "lstm"
+    """Of methods that do not say."""
+    sampler: SamplerName = "unigram"
+    """Of candidates; those of unigram are distinct."""
+    loss: LossName | None = "css"
+    """To train with."""
+    num_sampled: common.Count = 2048
+    """Candidates that a batch shares."""
+    power: common.NotNegative = 0.75
+    """Of the frequencies by which unigram draws."""
+    dim: common.Count = 256
+    """Coordinates of words and states."""
+    num_layers: common.Count = 2
+    """Of the LSTM, or blocks of the transformer."""
+    num_heads: common.Count = 4
+    """Of the transformer's attention."""
+    dropout: common.NotNegative = 0.2
+    """Of coordinates."""
+    context: Literal["full", "truncated"] = "full"
+    """What is known of the words before a window: the LSTM carries its state on, and the transformer reads as many
+    words again as the window has; truncated: nothing."""
+    num_streams: common.Count = 32
+    """Places of the text that a step goes on from."""
+    length: common.Count = 35
+    """Words of each that a step predicts; gradients end there."""
+    epochs: common.Positive = 6.0
+    """Passes over the text."""
+    learning_rate: common.Positive = 3e-3
+    """Of Adam, after a warm-up, falling linearly to 0."""
+    seeds: common.Count = 1
+    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    curve_words: common.Count = 50_000
+    """Words of validation behind each point of the curve."""
+    checkpoint_every: common.Count = 500
+    """Steps between checkpoints."""
+    out: common.Out = Path("runs/language")
+    """Folder for results.json, language.png and the models."""
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "epochs": 0.005, "dim": 16, "num_sampled": 64, "num_streams": 8, "length": 16, "curve_words": 2000,
+    }  # fmt: skip
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(self.methods), "one method or more", "methods")
+        self.expect(self.dropout < 1, "a dropout below 1", "dropout")
+        self.expect(self.dim % self.num_heads == 0, "as many coordinates as the heads divide", "dim")
+
+    @property
+    def read_again(self) -> int:
+        """Words before each window that the transformer reads again."""
+        return self.length if self.model == "transformer" and self.context == "full" else 0
+
+
+def language(settings: LanguageSettings) -> list[common.Row]:
+    """Trains and measures, and writes its files; returns the rows of the table."""
+    settings = settings.ready()
+    common.writable_folder(settings.out)
+    text = load(settings.dataset, min_count=settings.min_count)
+    for note in text.notes:
+        Console().print(note)
+    methods = [
+        common.Method({"method": "unigram"}, functools.partial(_unigram, settings, text)),
+        common.Method({"method": "Kneser-Ney bigrams"}, functools.partial(_kneser_ney, settings, text, 2)),
+        common.Method({"method": "Kneser-Ney trigrams"}, functools.partial(_kneser_ney, settings, text, 3)),
+    ]
+    for name in settings.methods:
+        chosen = dataclasses.replace(settings, **METHODS[name])
+        methods += [
+            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, text, name, seed))
+            for seed in range(settings.seed, settings.seed + settings.seeds)
+        ]
+    title = (
+        f"{text.name}: {text.num_words:,} words; {len(text.train):,} words of text to train, "
+        f"{len(text.valid):,} to validate, {len(text.test):,} to test"
+    )
+    study = common.Study(
+        title,
+        methods,
+        (
+            common.Column("method", "method"),
+            common.Column("validation perplexity", "validation", ".1f", spread=True),
+            *([common.Column("test perplexity", "test", ".1f", spread=True)] if settings.split == "test" else []),
+            common.Column("ms/step", "ms_per_step", ".1f"),
+            common.Column("words/s", "words_per_second", ",.0f"),
+            common.Column("sec.", "seconds", ".0f"),
+        ),
+        (
+            common.Panel(
+                [
+                    common.curves("seconds", "perplexity", marker="."),
+                    common.level("Kneser-Ney trigrams", common.figure_of("Kneser-Ney trigrams", "validation")),
+                ],
+                {
+                    "xlabel": "training time in seconds",
+                    "ylabel": f"perplexity of {min(settings.curve_words, len(text.valid)):,} words of validation",
+                    "yscale": "log",
+                },
+            ),
+        ),
+        picture="language.png",
+        may_change=("methods", "seeds"),
+        data=files.digest_of(text.train, text.valid, text.test),
+        results=functools.partial(_results, settings, text),
+    )
+    return common.run(study, settings)
+
+
+def _parts(settings: LanguageSettings, text: Text) -> dict[str, Any]:
+    parts = {"validation": text.valid}
+    return parts if settings.split == "validation" else {**parts, "test": text.test}
+
+
+def _unigram(settings: LanguageSettings, text: Text, folder: Path | None) -> dict[str, float]:
+    del folder
+    return {
+        part: ngrams.unigram_perplexity(text.train, ids, text.num_words) for part, ids in _parts(settings, text).items()
+    }
+
+
+def _kneser_ney(settings: LanguageSettings, text: Text, order: int, folder: Path | None) -> dict[str, float]:
+    del folder
+    model = ngrams.KneserNey(text.train, text.num_words, order=order)
+    return {part: model.perplexity(ids) for part, ids in _parts(settings, text).items()}
+
+
+def _trained(
+    settings: LanguageSettings, text: Text, name: MethodName, seed: int, folder: Path | None
+) -> dict[str, Any]:
+    """Trains a model, or reads it from its folder if it has been trained already."""
+    del folder
+    length, context = settings.length, settings.read_again
+    batches = StreamBatches(text.train, settings.num_streams, length, context=context, seed=seed)
+    num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+    some = text.valid[: settings.curve_words]
+
+    def measured(model: models.Classifier, ids: np.ndarray) -> float:
+        return perplexity(model, ids, text.end, length=length, context=context)
+
+    def measure(model: models.Classifier) -> dict[str, float]:
+        return {part: measured(model, ids) for part, ids in _parts(settings, text).items()}
+
+    trained = common.Training(
+        functools.partial(_make, settings, text, num_steps, seed),
+        batches,
+        num_steps,
+        measure=measure,
+        on_the_way=lambda model: {"perplexity": measured(model, some)},
+        measured_at=(0.05, 0.1, 0.25, 0.5, 0.75, 1.0),
+        checkpoint_every=settings.checkpoint_every,
+    )
+    sampler, loss = _pair(settings, text)
+    of_model = common.model_folder(settings, name, seed, batches.identity, without=(*_CHOOSE, "checkpoint_every"))
+    model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", of_model)
+    words = settings.num_streams * settings.length * max(1, num_steps - 1)
+    return {**figures, "words_per_second": words / max(figures["seconds"], 1e-9), **trained.measure(model)}
+
+
+def _make(
+    settings: LanguageSettings, text: Text, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
+) -> tuple[models.Classifier, cx.Optimizer]:
+    rngs = nnx.Rngs(seed)
+    words = cx.Embed(text.num_words, settings.dim, rngs=rngs)
+    head = cx.Head(text.num_words, table=words, sampler=sampler, loss=loss, counts=text.counts, rngs=rngs)
+    encoder: models.LSTMLanguageModel | models.TransformerLanguageModel
+    if settings.model == "lstm":
+        encoder = models.LSTMLanguageModel(
+            head,
+            num_streams=settings.num_streams,
+            num_layers=settings.num_layers,
+            carry=settings.context == "full",
+            dropout=settings.dropout,
+            rngs=rngs,
+        )
+    else:
+        encoder = models.TransformerLanguageModel(
+            head,
+            context=settings.read_again,
+            num_blocks=settings.num_layers,
+            num_heads=settings.num_heads,
+            max_distance=settings.read_again + settings.length,
+            scale=settings.dim**0.5,
+            dropout=settings.dropout,
+            attention_dropout=settings.dropout,
+            rngs=rngs,
+        )
+    warm_up = max(1, num_steps // 50)
+    rate = optax.schedules.join_schedules(
+        [
+            optax.linear_schedule(0.0, settings.learning_rate, warm_up),
+            optax.linear_schedule(settings.learning_rate, 0.0, max(1, num_steps - warm_up)),
+        ],
+        [warm_up],
+    )
+    model = models.Classifier(encoder, head)
+    # A row that is drawn for the first time late in training takes a step of the rate with b2 = .99, and three times
+    # as large a one with .999, as moments of rows stand still while they are not drawn.
+    return model, cx.Optimizer(model, optax.adam(rate, b2=0.99), clip_norm=1.0, seed=seed)
+
+
+def _pair(settings: LanguageSettings, text: Text) -> tuple[Sampler | None, Callable[..., Any]]:
+    if settings.loss is None:
+        return None, common.full_softmax(settings.num_streams * settings.length, text.num_words)
+    number = min(settings.num_sampled, text.num_words)
+    if settings.sampler == "unigram":
+        sampler = cx.samplers.unigram(number, power=settings.power, smoothing=1.0, replacement=False)
+    else:
+        sampler = SAMPLERS[settings.sampler](number)
+    return sampler, LOSSES[settings.loss]
+
+
+def _results(settings: LanguageSettings, text: Text, row: common.Row) -> list[dict[str, Any]]:
+    """One row for each part that was measured."""
+    about = {"task": "language", "data": text.name, "method": row["method"]}
+    about |= {name: row[name] for name in ("seed", "seconds", "words_per_second") if name in row}
+    return [{**about, "split": part, "perplexity": row[part]} for part in _parts(settings, text)]

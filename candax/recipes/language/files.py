@@ -1,0 +1,236 @@
+"""Texts as word ids, parted into what is for training, for validation and for testing."""
+
+import dataclasses
+import functools
+import io
+import json
+import sysconfig
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32, Int64
+
+from candax.data.cache import Form, cached_as
+from candax.data.progress import progress_bar
+from candax.data.python_stdlib import digest_of, library_files
+from candax.data.streams import MODULES, text_lines
+from candax.data.tab_separated import name_of
+
+STDLIB = "python-stdlib"
+END, UNKNOWN = "<eos>", "<unk>"
+PARTS = ("train", "valid", "test")
+_NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
+_ENDINGS = (".txt", ".tokens", "")
+# Of a single file or of the standard library's files, the share of validation, and that of testing.
+_HELD_OUT = 0.05
+# Folders of the standard library that not every installation has.
+_OPTIONAL = {"test", "tests", "idlelib", "lib2to3", "config-3"}
+_BUILDER_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Text:
+    """A text as ids of words.
+
+    Attributes:
+        name: what tables call it.
+        words: of the training part, the most frequent first, equals in alphabetical order.
+        train: ids, one after the other, with that of ``<eos>`` behind each line.
+        valid: likewise.
+        test: likewise.
+        unknown: words of validation and of testing that training has not, and which are read as ``<unk>``.
+        notes: what was done to the text by a rule, to be printed.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    train: Int32[np.ndarray, " N"]
+    valid: Int32[np.ndarray, " N_valid"]
+    test: Int32[np.ndarray, " N_test"]
+    unknown: tuple[int, int] = (0, 0)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_words(self) -> int:
+        """Classes."""
+        return len(self.words)
+
+    @functools.cached_property
+    def counts(self) -> Int64[np.ndarray, " num_words"]:
+        """Occurrences of each word in the training part."""
+        return np.bincount(self.train, minlength=self.num_words)
+
+    @property
+    def end(self) -> int:
+        """The id of ``<eos>``, from which a text is read on."""
+        return self.words.index(END)
+
+
+def text_of(
+    name: str, parts: Mapping[str, Iterable[list[str]]], *, min_count: int | None = None, source: str = ""
+) -> Text:
+    """Makes a text of lines of words.
+
+    The words are those of the training part. Words that it has less than ``min_count`` times become ``<unk>``, as do
+    words of the other parts that it has not; both are counted.
+
+    Args:
+        name: of the text.
+        parts: lines of "train", "valid" and "test".
+        min_count: see above; None: 1 where the training part has the word ``<unk>`` itself, else 2, so that it is known
+            how often something unknown comes.
+        source: of the text, for errors; default: the name.
+
+    Raises:
+        ValueError: for a part without words, a training part of fewer than three different words, or unknown words
+            where no word is ``<unk>``.
+
+    Example:
+        >>> text = text_of("tiny", {"train": [["a", "b"], ["a"]], "valid": [["b"]], "test": [["c"]]})
+        >>> text.words, text.test.tolist(), text.unknown
+        (('<eos>', 'a', '<unk>'), [2, 0], (1, 1))
+    """
+    source = source or name
+    read: dict[str, list[str]] = {}
+    for part in PARTS:
+        lines = list(parts[part])
+        if not any(lines):
+            raise ValueError(f"{source}: expected words in the part {part}, found none.")
+        read[part] = [word for line in lines for word in (*line, END)]
+    counts = Counter(read["train"])
+    least = min_count or (1 if UNKNOWN in counts else 2)
+    rare = {word for word, count in counts.items() if count < least and word not in (END, UNKNOWN)}
+    notes = []
+    if rare:
+        number = sum(counts.pop(word) for word in rare)
+        counts[UNKNOWN] += number
+        notes.append(
+            f"{len(rare):,} words that come less than {least} times in the training part are read as {UNKNOWN} there: "
+            f"{number:,} of {len(read['train']):,}."
+        )
+    words = tuple(sorted(counts, key=lambda word: (-counts[word], word)))
+    if len(words) < 3:
+        raise ValueError(
+            f"{source}: expected three different words or more, {END} among them, that come {least} times or more in "
+            f"the training part, found {len(words)}: give more text, or lower --min-count."
+        )
+    id_of = {word: number for number, word in enumerate(words)}
+    unknown = [sum(word not in id_of for word in read[part]) for part in PARTS[1:]]
+    if sum(unknown):
+        if UNKNOWN not in id_of:
+            raise ValueError(
+                f"{source}: expected words of validation and test that the training part has, or {UNKNOWN} among those "
+                f"to stand for others, got {sum(unknown):,} other words: set --min-count to 2 or more."
+            )
+        numbers = zip(PARTS[1:], unknown, strict=True)
+        shares = ", ".join(f"{number:,} of {len(read[part]):,} in {part}" for part, number in numbers)
+        notes.append(f"words that the training part has not are read as {UNKNOWN}, and predicted as such: {shares}.")
+    other = id_of.get(UNKNOWN, 0)
+    ids = {part: np.fromiter((id_of.get(word, other) for word in read[part]), np.int32) for part in PARTS}
+    return Text(name, words, **ids, unknown=(unknown[0], unknown[1]), notes=tuple(notes))
+
+
+def load(dataset: str, *, min_count: int | None = None) -> Text:
+    """Reads a text.
+
+    Args:
+        dataset: ``python-stdlib``, the source code of Python's standard library as tokens; a folder with text files
+            train, valid and test (.txt, .tokens or without an ending, plain or compressed); or one text file, whose
+            lines are parted in order: the last twentieth is for testing, the one before for validation. Words are
+            parted by white space, and each line, an empty one too, ends with the word ``<eos>``.
+        min_count: see ``text_of``.
+
+    Raises:
+        ValueError: for what is no such text, with file and line.
+        OSError: if a file cannot be read.
+    """
+    if dataset == STDLIB:
+        return _library(min_count)
+    path = Path(dataset)
+    how: Any = {"min_count": min_count, "source": dataset}
+    if path.is_dir():
+        files = {part: _file(path, part) for part in PARTS}
+        return text_of(name_of(path), {part: _lines(file) for part, file in files.items()}, **how)
+    if not path.is_file():
+        raise ValueError(
+            f"expected --dataset to be {STDLIB}, a text file, or a folder with train.txt, valid.txt and test.txt "
+            f"(plain or {', '.join(MODULES)}), got {dataset!r}."
+        )
+    lines = list(_lines(path))
+    held_out = max(1, round(_HELD_OUT * len(lines)))
+    if len(lines) < 3:
+        raise ValueError(f"{path}: expected three lines or more to be parted, got {len(lines)}.")
+    parts = {"train": lines[: -2 * held_out], "valid": lines[-2 * held_out : -held_out], "test": lines[-held_out:]}
+    return text_of(name_of(path), parts, **how)
+
+
+def _file(folder: Path, part: str) -> Path:
+    wanted = {f"{stem}{ending}{packed}" for stem in _NAMES[part] for ending in _ENDINGS for packed in ("", *MODULES)}
+    # WikiText's own files are wiki.train.tokens and so on.
+    there = sorted(file for file in folder.iterdir() if file.name.removeprefix("wiki.") in wanted and file.is_file())
+    if len(there) != 1:
+        found = ", ".join(file.name for file in there) or "none"
+        raise ValueError(f"expected one text file {part}.txt (plain or {', '.join(MODULES)}) in {folder}, got {found}.")
+    return there[0]
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    return (line.split() for _, line in text_lines(path))
+
+
+def _library(min_count: int | None) -> Text:
+    """The standard library's source: of twenty files in a row one is for testing and one for validation."""
+    root = Path(sysconfig.get_paths()["stdlib"]).resolve()
+    files = [(name, size) for name, size in library_files(root) if not _OPTIONAL & set(Path(name).parts)]
+    key = {"language": _BUILDER_VERSION, "files": digest_of(files), "min_count": min_count}
+
+    def build() -> Text:
+        parts: dict[str, list[list[str]]] = {part: [] for part in PARTS}
+        one_in = round(1 / _HELD_OUT)
+        with progress_bar("reading the standard library", len(files)) as done:
+            for number, (name, _) in enumerate(files):
+                part = {one_in // 2: "valid", one_in - 1: "test"}.get(number % one_in, "train")
+                parts[part] += _code(root / name)
+                done(number + 1)
+        return text_of(STDLIB, parts, min_count=min_count)
+
+    return cached_as(_FORM, f"language-{STDLIB}", f"{root} {min_count}", key, build)
+
+
+def _code(path: Path) -> list[list[str]]:
+    """The tokens of each line of code, without comments; texts and numbers are one word each; [] if it is no Python."""
+    lines: list[list[str]] = [[]]
+    try:
+        for token in tokenize.tokenize(io.BytesIO(path.read_bytes()).readline):
+            if token.type == tokenize.NEWLINE:
+                lines.append([])
+            elif token.type in (tokenize.NAME, tokenize.OP):
+                lines[-1].append(token.string)
+            elif token.type in _OTHERS:
+                lines[-1].append(_OTHERS[token.type])
+    except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
+        return []
+    return lines[:-1]
+
+
+_OTHERS = {
+    tokenize.STRING: "<text>", tokenize.NUMBER: "<number>", tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>",
+}  # fmt: skip
+
+
+def _to_arrays(text: Text) -> dict[str, np.ndarray]:
+    about = json.dumps([text.name, text.words, text.unknown, text.notes]).encode()
+    return {"about": np.frombuffer(about, np.uint8), **{part: getattr(text, part) for part in PARTS}}
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Text:
+    name, words, unknown, notes = json.loads(arrays["about"].tobytes())
+    ids = {part: arrays[part] for part in PARTS}
+    return Text(name, tuple(words), **ids, unknown=(unknown[0], unknown[1]), notes=tuple(notes))
+
+
+_FORM: Form[Text] = Form(_to_arrays, _from_arrays)

@@ -1,0 +1,82 @@
+"""Perplexity over all words, exact: no more than a block of logits at once."""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Int32
+
+from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.losses import full_softmax
+from candax.models import Classifier
+from candax.recipes.language.streams import StreamBatch, words_at
+from candax.training.trainer import Graph
+
+# Streams that a text is read in, and how many windows before its first word each has read.
+_STREAMS = 32
+_WARM_UP = 4
+
+
+def perplexity(model: Classifier, ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int = 0) -> float:
+    """How many words one is in doubt between: exp of the mean of ``-log p(word | what was before)``, over all words.
+
+    The text is read in streams side by side, each from some windows before its first word on, so that the state of a
+    model that carries one on is there.
+
+    Args:
+        model: with an encoder that has ``start`` and ``read``, such as ``cx.models.LSTMLanguageModel``.
+        ids: of the text; each is predicted, also the first.
+        start: id of the word that the text is read from.
+        length: words of a window.
+        context: words before each window that are read again.
+
+    Returns:
+        The perplexity.
+    """
+    graph, arrays = nnx.split(model)
+    state: Any = model.encoder.start(_STREAMS)
+    total, words = 0.0, 0
+    for batch in windows(ids, start, length=length, context=context, num_streams=_STREAMS):
+        losses, state = _losses(Graph(graph), arrays, batch, state)
+        total += float(losses)
+        words += int((batch.labels >= 0).sum())
+    assert words == len(ids)
+    return math.exp(min(total / words, 700.0))
+
+
+def windows(
+    ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int, num_streams: int
+) -> Iterator[StreamBatch]:
+    """Batches in which each word of a text is asked for once, in streams that have read what comes before them."""
+    read = np.concatenate([np.array([start], np.int32), ids[:-1]])
+    # Whole windows, so that no window begins before the text and ends in it.
+    each = -(-len(ids) // (num_streams * length)) * length
+    firsts = np.arange(num_streams) * each
+    ends = np.minimum(firsts + each, len(ids))
+    for offset in range(-_WARM_UP * length, each, length):
+        places = (firsts + offset)[:, None] + np.arange(length)
+        asked = (places >= firsts[:, None]) & (places < ends[:, None])
+        labels = np.where(asked, ids[np.clip(places, 0, len(ids) - 1)], np.int32(-1))
+        # A stream is fresh for as long as there is nothing before its windows.
+        yield StreamBatch(words_at(read, firsts + offset, length, context), labels, firsts + offset <= 0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _losses(graph: Graph, arrays: Any, batch: StreamBatch, state: Any) -> tuple[Array, Any]:
+    model = nnx.merge(graph.graph, arrays)
+    model.eval()
+    fresh = batch.fresh[:, None]
+    state = jnp.where(fresh, 0.0, state) if state.ndim > 1 else state
+    embeddings, state = model.encoder.read(batch.words, state)
+    losses = full_softmax(
+        embeddings.reshape(-1, embeddings.shape[-1]),
+        jnp.asarray(batch.labels).reshape(-1, 1),
+        model.head.classes(),
+        block_size=DEFAULT_BLOCK_SIZE,
+    )
+    return jnp.sum(losses), state
