@@ -42,6 +42,10 @@ def _smoothed_unigram(num_sampled: int) -> Sampler:
     return samplers.unigram(num_sampled, smoothing=1.0)
 
 
+def _distinct_unigram(num_sampled: int) -> Sampler:
+    return samplers.unigram(num_sampled, smoothing=1.0, replacement=False)
+
+
 def _smoothed_bernoulli(num_sampled: int) -> Sampler:
     return samplers.bernoulli(float(num_sampled), smoothing=1.0)
 
@@ -91,6 +95,12 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "in_batch": _in_batch,
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),
+}
+# Those that can draw without replacement, doing so: frequent classes are then in nearly every set, and once.
+DISTINCT: dict[SamplerName, Callable[[int], Sampler]] = {
+    "uniform": functools.partial(samplers.uniform, replacement=False),
+    "log_uniform": functools.partial(samplers.log_uniform, replacement=False),
+    "unigram": _distinct_unigram,
 }
 LOSSES: dict[LossName, Loss] = {
     "sampled_softmax": losses.sampled_softmax,

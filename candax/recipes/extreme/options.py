@@ -14,7 +14,7 @@ def pair_of(settings: Train, num_classes: int) -> tuple[Any, Any]:
         return None, losses.full_softmax
     if num_classes <= settings.num_sampled:
         return None, losses.over_all_classes(LOSSES[settings.loss])
-    return settings.pair(settings.sampler, settings.loss)
+    return settings.pair_of(num_classes)
 
 
 @checked

@@ -22,9 +22,10 @@ from scipy.sparse import csr_array
 
 import candax as cx
 from candax import data, losses
+from candax.base import Sampler
 from candax.models import Classifier
 from candax.recipes import common
-from candax.recipes.common.catalog import LOSSES, LossName, SamplerName
+from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.extreme import linear
 from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
@@ -72,6 +73,19 @@ class Train(Setting):
         """The data set, its test examples those that are measured on."""
         dataset = super().load()
         return dataset if self.split == "test" else without_validation(dataset)
+
+    def pair_of(self, num_classes: int) -> tuple[Sampler | None, Any]:
+        """Sampler and loss. Candidates are distinct; they are all classes where there are no more than would be drawn.
+
+        Sampling without replacement leaves less noise in the estimate of ``one_vs_all`` at the same cost.
+        """
+        assert self.sampler is not None
+        sampler, loss = self.pair(self.sampler, self.loss)
+        if self.sampler not in DISTINCT:
+            return sampler, loss
+        if num_classes <= self.num_sampled:
+            return None, losses.over_all_classes(loss)
+        return DISTINCT[self.sampler](self.num_sampled), loss
 
     def of_seed(self, number: int) -> "Train":
         """The settings of one of several runs."""
@@ -189,7 +203,7 @@ def _results(settings: Train, dataset: data.Dataset, row: common.Row) -> list[co
 def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: Callable[..., Any] | None = None) -> Run:
     training = settings.training(dataset, new=new, seed=settings.seed)
     if settings.sampler is not None:
-        pair: tuple[Any, Any] = settings.pair(settings.sampler, settings.loss)
+        pair: tuple[Any, Any] = settings.pair_of(dataset.num_classes)
     else:
         pair = None, full_softmax or common.full_softmax(settings.batch_size, dataset.num_classes)
     return Run(settings, dataset, training, *training.make(*pair))
