@@ -1,0 +1,146 @@
+"""Bias and variance of adaptive samplers beside static ones, at equal numbers of candidates, and what they cost.
+
+    python benchmarks/adaptive.py                     (some 10 minutes on 2 cores)
+
+It trains a model on python-stdlib (37,769 classes, dim 64, 1024 log-uniform candidates) and measures, by
+`cx.diagnostics.diagnose`, the loss `css` on test examples with candidates of each sampler: bias and root mean square
+error of log Z in nats, bias and noise of the gradient to the class vectors relative to the exact one, the effective
+number of candidates, milliseconds for a draw with its logits, loss and gradients (without the optimizer), and for
+building the sampler's state.
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+
+import candax as cx
+
+_s = cx.samplers
+# Shared by the batch ("shared") or one set per example.
+METHODS: dict[str, Callable[[int], cx.Sampler]] = {
+    "uniform, shared": _s.uniform,
+    "log_uniform, shared": _s.log_uniform,
+    "unigram, shared": functools.partial(_s.unigram, smoothing=1.0),
+    "unigram": functools.partial(_s.unigram, smoothing=1.0, num_groups=None),
+    "midx, shared": functools.partial(_s.midx, num_groups=1),
+    "midx": _s.midx,
+    "midx, power .75": functools.partial(_s.midx, power=0.75),
+    "midx, residual": functools.partial(_s.midx, codes="residual"),
+    "midx, 128 codewords": functools.partial(_s.midx, num_codewords=128),
+    "kernel, shared": functools.partial(_s.kernel, num_groups=1),
+    "kernel": _s.kernel,
+    "kernel, positive": functools.partial(_s.kernel, features="positive"),
+    "lsh": lambda number: _s.lsh(
+        hash=_s.simhash(), near="logit", num_tables=16, num_hashes=8, budget=number, fill="uniform"
+    ),
+    "ivf_bq": lambda number: _s.ivf_bq(number, num_centers=128, hm_num=2500, num_kept=max(250, number)),
+    "ivf_bq and unigram": lambda number: _s.with_tail(
+        _s.ivf_bq(number // 2, num_centers=128, hm_num=2500, num_kept=max(250, number // 2)),
+        _s.unigram(number // 2, smoothing=1.0),
+    ),
+    "resampled unigram": lambda number: _s.resampled(_s.unigram(8 * number, smoothing=1.0), number),
+}
+COLUMNS = {
+    "log_z_bias": "bias of log Z",
+    "log_z_error": "error of log Z",
+    "class_gradient_bias": "bias of gradient",
+    "class_gradient_noise": "noise of gradient",
+    "effective_sample_size": "effective S",
+    "step_ms": "ms",
+}
+
+
+def trained(steps: int, dim: int, num_examples: int) -> tuple[cx.Classes, jax.Array, np.ndarray]:
+    """The output layer of a trained model, and embeddings and labels of test examples."""
+    dataset = cx.data.python_stdlib()
+    head = cx.Head(
+        dataset.num_classes,
+        dim,
+        sampler=_s.log_uniform(1024),
+        loss=cx.losses.sampled_softmax,
+        counts=dataset.label_counts(dataset.train),
+        rngs=nnx.Rngs(1),
+    )
+    model = cx.models.Classifier(cx.models.SparseMLP(dataset.num_features, dim, rngs=nnx.Rngs(0)), head)
+    batches = cx.data.Batches(dataset.train, 256, 0)
+    cx.training.fit(model, cx.Optimizer(model, optax.adam(3e-3)), batches, num_steps=steps, progress=False)
+    rows = np.flatnonzero(np.diff(dataset.test.labels.indptr))
+    rows = np.sort(np.random.default_rng(0).permutation(rows)[:num_examples])
+    examples = cx.data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
+    ((batch, _),) = cx.data.evaluation_batches(examples, len(rows), batches.max_features)
+    return head.classes(), jnp.asarray(cx.training.embed(model, batch)), np.asarray(batch.labels)
+
+
+def build_ms(sampler: cx.Sampler, classes: cx.Classes) -> float:
+    """Milliseconds of a refresh, compiled."""
+    state = sampler.init(jax.random.key(0), classes)
+    refresh = jax.jit(sampler.refresh)
+    jax.block_until_ready(refresh(state, jax.random.key(1), classes))
+    begin = time.perf_counter()
+    jax.block_until_ready(refresh(state, jax.random.key(2), classes))
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def main(
+    steps: int = 600,
+    dim: int = 64,
+    num_examples: int = 32,
+    num_sampled: tuple[int, ...] = (128,),
+    num_draws: int = 32,
+    methods: tuple[str, ...] = tuple(METHODS),
+    json_file: Path | None = None,
+) -> None:
+    """Trains, measures and prints one table.
+
+    Args:
+        steps: of training, of 256 examples.
+        dim: of class vectors.
+        num_examples: of the test set, that share a batch.
+        num_sampled: candidates per example.
+        num_draws: of candidates for each method.
+        methods: some of those above.
+        json_file: for the figures.
+    """
+    classes, embeddings, labels = trained(steps, dim, num_examples)
+    console, found = Console(width=140), []
+    table = Table(title=f"css, {classes.num_classes:,} classes, dim {dim}, {num_examples} examples")
+    for name in ("candidates", "S", *COLUMNS.values(), "ms of a refresh"):
+        table.add_column(name, justify="left" if name == "candidates" else "right")
+    for name in methods:
+        result = cx.diagnostics.diagnose(
+            classes,
+            embeddings,
+            labels,
+            cx.diagnostics.pairs({name: METHODS[name]}, {"css": cx.losses.css}),
+            num_sampled=num_sampled,
+            num_draws=num_draws,
+            key=jax.random.key(0),
+            new_index=False,
+        )
+        refresh = build_ms(METHODS[name](num_sampled[0]), classes)
+        for row in result.to_rows():
+            numbers: list[Any] = [row[column] for column in COLUMNS]
+            shown = ["?" if value is None else f"{value:.3g}" for value in numbers]
+            table.add_row(name, str(row["num_sampled"]), *shown, f"{refresh:.3g}")
+            found.append(row | {"refresh_ms": refresh, "full_ms": result.full_ms})
+            print(name, row["num_sampled"], *shown, f"{refresh:.3g}", flush=True)
+    console.print(table)
+    console.print(f"full softmax with its gradients: {result.full_ms:.3g} ms")
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
