@@ -101,6 +101,18 @@ def test_unknown_items_are_left_out_and_counted(shop, monkeypatch, capsys):
     assert "users without a known item, answered by the most popular items: 1" in err
 
 
+def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch):
+    model = cx.recipes.load(shop.run)
+    some = [history[1:] for history in shop.histories[:20]]
+    alone = model.recommend(some, 3)
+    monkeypatch.setattr("candax.recipes.sequences.recommender._MOST_LEFT_OUT", 50)
+    long = model.recommend([*some, ["i1", "i2"] * 500], 3)
+    assert len(long[-1][0]) == 3
+    for (items, scores), (expected, of) in zip(long[:-1], alone, strict=True):
+        assert items == expected
+        np.testing.assert_allclose(scores, of, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

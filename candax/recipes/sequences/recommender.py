@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from candax import models
 from candax.checks import check_positive, checked, described
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
-from candax.recipes.common.search import Best, Search
+from candax.recipes.common.search import AT_A_TIME, Best, Search
 from candax.recipes.sequences.building import pair_of, sequence_model
 from candax.recipes.sequences.command import SequencesSettings, training_of
 from candax.recipes.sequences.files import Questions, Sequences
@@ -109,9 +109,10 @@ class SequenceRecommender:
         number = min(k, len(self.items))
         scores, ids = np.full((len(histories), number), -np.inf, np.float32), np.full((len(histories), number), -1)
         asked = [row for row, history in enumerate(histories) if len(history)]
-        exclude = _padded([histories[row] for row in asked]) if exclude_seen else None
-        found = self.search.best(self._embedded([histories[row] for row in asked]), number, exclude)
-        scores[asked], ids[asked] = found.scores, found.ids
+        for rows in _at_a_time(asked, histories):
+            some = [histories[row] for row in rows]
+            found = self.search.best(self._embedded(some), number, _padded(some) if exclude_seen else None)
+            scores[rows], ids[rows] = found.scores, found.ids
         others = np.setdiff1d(np.arange(len(histories)), asked)
         popular = np.argsort(-self.counts, kind="stable")[:number]
         ids[others], scores[others] = popular, self.counts[popular] / max(self.counts.sum(), 1)
@@ -189,6 +190,20 @@ class SequenceRecommender:
 
 # Rows of packed histories that are read at a time.
 _ROWS = 64
+# Of all that are searched together, with what they are filled up with.
+_MOST_LEFT_OUT = 1 << 20
+
+
+def _at_a_time(rows: Sequence[int], histories: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Rows that are searched together, few of long histories: what is left out is padded to the longest."""
+    some: list[int] = []
+    for row in sorted(rows, key=lambda row: len(histories[row])):
+        if len(some) == AT_A_TIME or len(histories[row]) * len(some) > _MOST_LEFT_OUT:
+            yield some
+            some = []
+        some.append(row)
+    if some:
+        yield some
 
 
 def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
