@@ -16,6 +16,7 @@ from candax.diagnostics.step_times import StepTimes, time_steps
 _BYTES, _COPIES = 4, 3
 # Within this factor of each other two costs are not told apart: times of a shared machine vary as much.
 _UNSURE = 1.5
+_SHOWN = 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Option:
         hits: how many of the candidates are an example's labels, in the mean.
         variance: of an estimate of the softmax normaliser, relative to its square, under the model of ``advise``; NaN
             where it depends on the class vectors.
-        cost: milliseconds times (1 + variance).
+        cost: milliseconds times (1 + variance)^2.
     """
 
     sampler: str
@@ -73,10 +74,11 @@ class Advice:
     snippet: str
 
     def table(self) -> Table:
-        """The options, to print."""
-        columns = ("sampler", "S", "ms per step", "label among them", "hits", "variance of Z", "cost")
-        table = Table(*columns, title="What was weighed")
-        for option in self.options:
+        """The best options, to print."""
+        table = Table(title="What was weighed: milliseconds, and cost = ms (1 + variance)^2")
+        for name in ("sampler", "S", "ms", "label in S", "hits", "variance", "cost"):
+            table.add_column(name, no_wrap=True, justify="left" if name == "sampler" else "right")
+        for option in self.options[:_SHOWN]:
             of_s = (option.milliseconds, option.found, option.hits, option.variance, option.cost)
             numbers = ("?" if np.isnan(x) else f"{x:.3g}" for x in of_s)
             table.add_row(option.sampler, f"{option.num_sampled:,}", *numbers)
@@ -99,12 +101,13 @@ def advise(
     It compiles and times the steps of an output layer of this size (of at most 65,536 classes: sampled steps do not
     depend on their number, and the full softmax' time is scaled), and weighs them by
 
-        cost = time per step * (1 + V),    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
+        cost = time per step * (1 + V)^2,    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
 
-    where V is the relative variance of the estimated normaliser: noise that is averaged over steps, so that as many
-    more are needed. P(c) is a **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn
-    by frequency p, and half is spread by frequency: E[P^2] = (p + 3 p^2) / 4. What samplers know of the embedding is no
-    part of it, so the variance of ``midx`` is not given: ``diagnose`` measures it on your own model.
+    where V is the relative variance of the estimated normaliser. This is a rule of thumb: noise asks for 1 + V times as
+    many steps, and the logarithm of a noisy sum is off by about V / 2 nats, which is charged once more. P(c) is a
+    **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn by frequency p, and half is
+    spread by frequency: E[P^2] = (p + 3 p^2) / 4. What samplers know of the embedding is no part of it, so the variance
+    of ``midx`` is not given: ``diagnose`` measures it on your own model.
 
     Args:
         counts: label frequencies.
@@ -229,7 +232,7 @@ def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTim
             among = float(np.sum(p * -np.expm1(size * np.log1p(-q))))
             hits = float(size * labels * np.sum(p * q))
             time = times.of(size)
-            found.append(Option(name, size, time, among, hits, variance, time * (1 + variance)))
+            found.append(Option(name, size, time, among, hits, variance, time * (1 + variance) ** 2))
     for size, time in times.midx.items():
         found.append(Option("midx", size, time, np.nan, np.nan, np.nan, np.nan))
     found.sort(key=lambda option: np.inf if np.isnan(option.cost) else option.cost)
