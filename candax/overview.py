@@ -67,7 +67,7 @@ def show_overview(commands: Iterable[str], helps: Mapping[str, str]) -> None:
     for name in left:
         lines.add_row(Text(f"  candax {name}"), Text(helps.get(name, ""), style="dim"))
     console.print(lines)
-    console.print("candax COMMAND --help lists options; --quick takes seconds to show that all runs.", soft_wrap=True)
+    console.print("candax COMMAND --help lists options; --quick takes seconds, to see that it runs.", soft_wrap=True)
 
 
 def show_studies(studies: Mapping[str, str]) -> None:
@@ -75,10 +75,10 @@ def show_studies(studies: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     lines = Table.grid(padding=(0, 2), pad_edge=False)
     for name, line in studies.items():
-        lines.add_row(Text(f"  candax experiment {name}"), Text(line, style="dim"))
+        lines.add_row(Text(f"  {name}"), Text(line, style="dim"))
     console.print("Studies of papers; each prints a table and writes results.json and a picture.", soft_wrap=True)
     console.print(lines)
-    console.print("candax experiment NAME --quick shows in seconds that it runs.", soft_wrap=True)
+    console.print("Example: candax experiment css-figure1 --quick", soft_wrap=True)
 
 
 def show_next(command: str, settings: Any) -> None:

@@ -204,7 +204,7 @@ def test_alone_it_shows_every_command_on_one_screen(capsys, monkeypatch, columns
         assert max(map(len, printed.splitlines())) <= 80
     run("experiment")
     printed = " ".join(capsys.readouterr().out.split())
-    assert all(f"candax experiment {name}" in printed for name in cli.EXPERIMENTS)
+    assert all(name in printed for name in cli.EXPERIMENTS)
     assert "expected one of" in fails(capsys, "comparee")
 
 
@@ -216,7 +216,7 @@ def test_the_version_is_that_of_the_package(capsys):
 def test_completion_knows_commands_and_their_options(capsys):
     with pytest.raises(SystemExit) as exit_:
         run("--tyro-print-completion", "bash")
-    assert exit_.value.code == 0
+    assert exit_.value.code in (0, None)
     script = capsys.readouterr().out
     assert all(name in script for name in (*cli.COMMANDS, "css-figure1", "--num-sampled", "--dataset"))
 
