@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -32,6 +33,8 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Papers": {"experiment": ("candax experiment", "lists the studies of four papers")},
 }
+# Columns of a terminal.
+_NARROW = 66
 # What to do after a command; {out} is its folder.
 _NEXT: Mapping[str, tuple[str, ...]] = {
     "compare": ("candax train", "candax diagnose RUN"),
@@ -52,33 +55,38 @@ def show_overview(commands: Iterable[str], helps: Mapping[str, str]) -> None:
     """
     console, left = Console(highlight=False), dict.fromkeys(commands)
     console.print("candax: train models with huge output layers.", style="bold", soft_wrap=True)
-    lines = Table.grid(padding=(0, 2), pad_edge=False)
-    lines.add_column(min_width=20)
-    lines.add_column()
+    rows: list[tuple[str, str]] = []
     for purpose, examples in _PURPOSES.items():
         shown = [name for name in examples if name in left]
-        if shown:
-            lines.add_row(Text(purpose, style="bold"))
+        rows += [(purpose, "")] * bool(shown) + [examples[name] for name in shown]
         for name in shown:
-            lines.add_row(Text("  " + examples[name][0]), Text(examples[name][1], style="dim"))
             del left[name]
-    if left:
-        lines.add_row(Text("More", style="bold"))
-    for name in left:
-        lines.add_row(Text(f"  candax {name}"), Text(helps.get(name, ""), style="dim"))
-    console.print(lines)
+    rows += [("More", "")] * bool(left) + [(f"candax {name}", helps.get(name, "")) for name in left]
+    _print_rows(console, rows)
     console.print("candax COMMAND --help lists options; --quick takes seconds, to see that it runs.", soft_wrap=True)
 
 
 def show_studies(studies: Mapping[str, str]) -> None:
     """Prints all experiments with their lines of help."""
     console = Console(highlight=False)
-    lines = Table.grid(padding=(0, 2), pad_edge=False)
-    for name, line in studies.items():
-        lines.add_row(Text(f"  {name}"), Text(line, style="dim"))
     console.print("Studies of papers; each prints a table and writes results.json and a picture.", soft_wrap=True)
-    console.print(lines)
+    _print_rows(console, [(name, line) for name, line in studies.items()])
     console.print("Example: candax experiment css-figure1 --quick", soft_wrap=True)
+
+
+def _print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
+    """Headings, and examples with what they do beside them; below them in a narrow terminal."""
+    lines, narrow = Table.grid(padding=(0, 2), pad_edge=False), console.width < _NARROW
+    for example, about in rows:
+        first = Text(f"  {example}") if about else Text(example, style="bold")
+        second = Text(about, style="dim")
+        if narrow:
+            lines.add_row(first)
+            if about:
+                lines.add_row(Padding(second, (0, 0, 0, 4)))
+        else:
+            lines.add_row(first, second)
+    console.print(lines)
 
 
 def show_next(command: str, settings: Any) -> None:
