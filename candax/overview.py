@@ -25,7 +25,7 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "word2vec": ("candax word2vec TEXT", "word vectors of a text"),
     },
     "Use": {
-        "predict": ("candax predict RUN", "the best classes for new inputs"),
+        "predict": ("candax predict RUN INPUT", "the best classes for new inputs"),
         "evaluate": ("candax evaluate RUN", "the measures of a run, as JSON"),
         "export": ("candax export RUN", "class vectors as safetensors, .npy, faiss"),
         "neighbors": ("candax neighbors VECTORS WORD", "the nearest words"),
@@ -38,9 +38,10 @@ _NARROW = 66
 # What to do after a command; {out} is its folder.
 _NEXT: Mapping[str, tuple[str, ...]] = {
     "compare": ("candax train", "candax diagnose RUN"),
-    "train": ("candax evaluate {out}", "candax diagnose {out}", "candax export {out} --out {out}/export"),
+    "train": ("candax predict {out} INPUT", "candax evaluate {out}", "candax export {out} --out {out}/export"),
     "word2vec": ("candax neighbors {out}/{vectors} WORD", "candax analogy {out}/{vectors} A B C"),
-    "sequences": ("candax experiment retrieval",),
+    "sequences": ("candax predict {out} INPUT",),
+    "links": ("candax predict {out} INPUT",),
     "diagnose": ("candax compare",),
     "evaluate": ("candax export {run}",),
 }
