@@ -40,7 +40,7 @@ class Extreme:
     """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
     tf_idf: bool = False
     """Weigh counted features by how rare they are."""
-    num_sampled: common.Count = 1024
+    num_sampled: common.Count = Train.num_sampled
     """Candidates of `candax train`."""
     epochs: common.Positive = Train.epochs
     """Of `candax train`."""

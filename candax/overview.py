@@ -14,7 +14,7 @@ from rich.text import Text
 _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Look": {
         "compare": ("candax compare", "samplers and losses beside the full softmax"),
-        "advise": ("candax advise", "what suits your labels on this machine"),
+        "advise": ("candax advise FILE", "what suits your labels on this machine"),
         "diagnose": ("candax diagnose RUN", "bias and variance of estimators on a run"),
     },
     "Train": {

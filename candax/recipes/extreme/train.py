@@ -51,8 +51,12 @@ class Train(Setting):
     """linear: starts from the data and ends better; relu: starts at random, as in `candax compare`."""
     dim: common.Count = 512
     """Coordinates of embeddings and class vectors."""
-    epochs: common.Positive = 4.0
+    epochs: common.Positive = 6.0
     """Passes over the training set."""
+    batch_size: common.Count = 128
+    """Examples per step."""
+    num_sampled: common.Count = 2048
+    """Candidates that a batch shares: distinct ones, and all classes where there are no more."""
     split: Literal["validation", "test"] = "test"
     """What is measured on: the test set, or, to choose settings, a tenth of the training set that is left out."""
     seeds: common.Count = 1
