@@ -226,6 +226,17 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(song, tmp_path, monkeyp
         assert (again[name] == array).all(), name
 
 
+def test_pairs_of_words_are_classes(song):
+    text = files.load(song)
+    pairs = files.in_pairs(text, 100_000)
+    assert pairs.num_words == 100_000
+    assert len(pairs.train) == len(text.train) // 2
+    assert pairs.train.min() > 0
+    both = text.train[: 2 * len(pairs.train)].reshape(-1, 2)
+    assert len(np.unique(pairs.train)) == len(np.unique(both, axis=0))
+    assert len(np.unique(np.column_stack([pairs.train, both]), axis=0)) == len(np.unique(both, axis=0))
+
+
 @pytest.mark.parametrize(
     ("method", "sampler", "loss"),
     [("lstm", "log_uniform", "sampled_softmax"), ("full_softmax", "uniform", "nce"), ("lstm", "uniform", "nce")],

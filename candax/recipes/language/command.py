@@ -24,7 +24,7 @@ from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.language import ngrams
-from candax.recipes.language.files import STDLIB, Text, load
+from candax.recipes.language.files import STDLIB, Text, in_pairs, load
 from candax.recipes.language.measures import perplexity
 from candax.recipes.language.streams import StreamBatches
 
@@ -48,6 +48,8 @@ class LanguageSettings(common.Settings):
     """python-stdlib, a folder with text files train, valid and test (.txt, plain or compressed), or one text file."""
     min_count: common.Count | None = None
     """Words that the training part has less often are read as <unk>; by default 1 where it has <unk> itself, else 2."""
+    pairs: common.NonNegative = 0
+    """Instead of words, pairs of neighbouring ones are predicted, hashed to so many classes; 0: words."""
     split: Literal["validation", "test"] = "test"
     """What is measured; settings are chosen on validation, which is measured in any case."""
     methods: tuple[MethodName, ...] = ("lstm",)
@@ -97,6 +99,7 @@ class LanguageSettings(common.Settings):
         """See ``Settings``."""
         super().check()
         self.expect(bool(self.methods), "one method or more", "methods")
+        self.expect(self.pairs == 0 or self.pairs >= 100, "0 or 100 classes of pairs or more", "pairs")
         self.expect(self.dropout < 1, "a dropout below 1", "dropout")
         self.expect(self.dim % self.num_heads == 0, "as many coordinates as the heads divide", "dim")
 
@@ -111,6 +114,8 @@ def language(settings: LanguageSettings) -> list[common.Row]:
     settings = settings.ready()
     common.writable_folder(settings.out)
     text = load(settings.dataset, min_count=settings.min_count)
+    if settings.pairs:
+        text = in_pairs(text, settings.pairs)
     for note in text.notes:
         Console().print(note)
     methods = [

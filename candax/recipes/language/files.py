@@ -168,6 +168,29 @@ def load(dataset: str, *, min_count: int | None = None) -> Text:
     return text_of(name_of(path), parts, **how)
 
 
+def in_pairs(text: Text, num_classes: int) -> Text:
+    """The text as pairs of neighbouring words, hashed: a vocabulary of any size.
+
+    The words 1 and 2 are the first pair, 3 and 4 the second; a last word alone is left out. Pairs that share a class by
+    chance are predicted as one. The class 0 is ``<eos>``, which is read before the first pair and never asked for.
+
+    Example:
+        >>> text = text_of("tiny", {part: [["a", "b", "c"], ["a", "b", "c"]] for part in PARTS})
+        >>> pairs = in_pairs(text, 1000)
+        >>> len(pairs.train), int(pairs.train[0] == pairs.train[2]), pairs.num_words
+        (4, 1, 1000)
+    """
+
+    def hashed(ids: Int32[np.ndarray, " n"]) -> Int32[np.ndarray, " half"]:
+        first, second = ids[: len(ids) // 2 * 2].reshape(-1, 2).astype(np.uint64).T
+        bits = (first * np.uint64(text.num_words) + second) * np.uint64(0x9E3779B97F4A7C15)
+        return (1 + (bits >> np.uint64(32)) % np.uint64(num_classes - 1)).astype(np.int32)
+
+    parts = {part: hashed(getattr(text, part)) for part in PARTS}
+    names = (END, *(f"pair {number}" for number in range(1, num_classes)))
+    return Text(f"{text.name}, pairs", names, **parts, unknown=text.unknown, notes=text.notes)
+
+
 def _file(folder: Path, part: str) -> Path:
     wanted = {f"{stem}{ending}{packed}" for stem in _NAMES[part] for ending in _ENDINGS for packed in ("", *MODULES)}
     # WikiText's own files are wiki.train.tokens and so on.

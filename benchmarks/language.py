@@ -1,0 +1,90 @@
+"""What a step of a language model costs: its body alone, with sampled words, and with all of them.
+
+    python benchmarks/language.py                                    (33,278 words, as WikiText-2 has)
+    python benchmarks/language.py --num-words 33278 1000000 --dim 64 --no-full
+
+The LSTM of `candax language` at its defaults on words that are made, Zipf-distributed. All kinds make one step by
+turns, and times are medians: of processor time too, as on a machine that others use.
+"""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from candax.recipes.language.command import LanguageSettings, _make, _pair
+from candax.recipes.language.files import END, Text
+from candax.recipes.language.streams import StreamBatches
+from candax.training.trainer import Trainer, loss_of_labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Sizes; those of words and steps are the recipe's."""
+
+    num_words: tuple[int, ...] = (33_278,)
+    """Sizes of the vocabulary."""
+    num_sampled: int = 2048
+    """Candidates."""
+    dim: int = 256
+    """Coordinates of words and states."""
+    num_streams: int = 32
+    """Rows per step."""
+    length: int = 35
+    """Words of each."""
+    full: bool = True
+    """Whether the full softmax is measured."""
+    rounds: int = 5
+    """Steps of each kind."""
+
+
+def body_alone(model: Any, batch: Any) -> Any:
+    """A loss that no class vector is needed for, besides those that are read."""
+    return jnp.mean(model(batch) ** 2)
+
+
+def main(settings: Settings) -> None:
+    """Prints a table."""
+    table = Table("step", "words", "ms", "processor ms")
+    for number in settings.num_words:
+        for row in measured(settings, number):
+            table.add_row(*row)
+    Console().print(table)
+
+
+def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, str]]:
+    """A row for each kind of step."""
+    sizes = {"num_streams": settings.num_streams, "length": settings.length, "num_sampled": settings.num_sampled}
+    sampled = LanguageSettings(dim=settings.dim, dropout=0.2, **sizes)  # type: ignore[arg-type]
+    ids = np.minimum(np.random.default_rng(0).zipf(1.2, 200_000) - 1, num_words - 1).astype(np.int32)
+    names = (END, *(f"w{i}" for i in range(1, num_words)))
+    text = Text("made", names, ids, ids[:1], ids[:1])
+    batches = StreamBatches(ids, settings.num_streams, settings.length, seed=0)
+    kinds = {"body alone": (sampled, body_alone), "sampled words": (sampled, loss_of_labels)}
+    if settings.full:
+        kinds["all words"] = dataclasses.replace(sampled, loss=None), loss_of_labels
+    trainers = {
+        name: Trainer(*_make(chosen, text, 1000, 0, *_pair(chosen, text)), loss_fn, 1)
+        for name, (chosen, loss_fn) in kinds.items()
+    }
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
+    for turn in range(settings.rounds + 1):
+        batch = batches[0, turn]
+        for name, trainer in trainers.items():
+            start = time.perf_counter(), time.process_time()
+            trainer.step(trainer.place(batch))[0].block_until_ready()
+            if turn:  # the first one compiles
+                times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    return [
+        (name, f"{num_words:,}", *(f"{1e3 * float(of):,.0f}" for of in np.median(found, axis=0)))
+        for name, found in times.items()
+    ]
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, description=__doc__))
