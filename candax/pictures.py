@@ -71,10 +71,13 @@ def colors(names: Sequence[str], *, reference: str = "full_softmax") -> dict[str
 def label_ends(axis: Any, *, gap: float = 0.045) -> None:
     """Writes each line's label at its right end, in its colour, and moves apart those that would overlap.
 
+    Call it last: limits and scales that are set later move the lines away from their labels.
+
     Args:
         axis: matplotlib axes with lines that have labels.
         gap: the least distance of two labels, as a share of the axis' height.
     """
+    axis.viewLim  # noqa: B018  # reading it settles limits that matplotlib has yet to work out
     lines = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
     ends = [
         (axis.transAxes.inverted().transform(axis.transData.transform(line.get_xydata()[-1])), line) for line in lines

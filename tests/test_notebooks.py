@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom."""
+"""The notebooks run from top to bottom, and hold the outputs and pictures of a whole run."""
 
 from pathlib import Path
 
@@ -8,17 +8,43 @@ import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # What they compute with, and how much is enough to see that every cell runs.
-SMALLER = {"num_steps=300": "num_steps=30", "num_draws=8": "num_draws=4"}
+SMALLER = {
+    "compose": {"num_steps=300": "num_steps=30", "num_draws=8": "num_draws=4"},
+    "bias_and_variance": {"NUM, DIM, DRAWS = 2000, 16, 2000": "NUM, DIM, DRAWS = 2000, 16, 200"},
+    "item_towers": {"range(401)": "range(101)"},
+    "ivf_and_groups": {"range(401)": "range(41)", "range(0, 401, 80)": "range(0, 41, 8)"},
+    "language_model": {"range(801)": "range(201)"},
+    "lsh_tables": {"NUM, DIM, TOP = 20_000": "NUM, DIM, TOP = 4_000"},
+    "many_devices": {"steps=60": "steps=10"},
+    "own_sampler": {"range(200)": "range(20)"},
+    "word_vectors": {"epochs=1": "epochs=0.1"},
+}
+
+
+def pictures(notebook):
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path):
     notebook = nbformat.read(path, as_version=4)
-    for old, new in SMALLER.items():
+    for old, new in SMALLER[path.stem].items():
         cells = [cell for cell in notebook.cells if old in cell.source]
         assert cells, f"{old} is in no cell: name what is to be made smaller"
         for cell in cells:
             cell.source = cell.source.replace(old, new)
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert pictures(notebook)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_what_it_is_for_and_keeps_its_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    first = notebook.cells[0]
+    assert first.cell_type == "markdown"
+    assert first.source.startswith("# ")
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+    assert path.stem == "compose" or ("After this notebook" in first.source and pictures(notebook))
+    assert path.stat().st_size < 1_000_000

@@ -153,6 +153,7 @@ CI_ONLY: dict[str, set[str]] = {
     "test_imports.py": {"test_a_user_s_file_type_checks_and_a_wrong_word_in_it_is_found"},
     "test_lowering.py": ALL,
     "test_notebooks.py": {"test_notebook"},
+    "test_package.py": {"test_the_wheel_holds_the_package_and_nothing_else"},
     "test_pages.py": {"test_what_a_page_shows_runs"},
     "test_site.py": ALL,
     "test_readme.py": {"test_the_model_trains_before_the_change_and_after_it"},
