@@ -53,4 +53,5 @@ def test_every_public_name_has_its_place(site):
         page = (site / "reference" / room / "index.html").read_text(encoding="utf-8")
         for name in names:
             assert f'id="{name}"' in page, name
-    assert "Output of the cell above" in (site / "notebooks" / "compose" / "index.html").read_text(encoding="utf-8")
+    notebook = (site / "notebooks" / "bias_and_variance" / "index.html").read_text(encoding="utf-8")
+    assert "Output of the cell above" in notebook
