@@ -42,6 +42,7 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
     "word2vec": ("candax neighbors {out}/{vectors} WORD", "candax analogy {out}/{vectors} A B C"),
     "sequences": ("candax predict {out} INPUT",),
     "links": ("candax predict {out} INPUT",),
+    "language": ("candax predict {out} TEXTS",),
     "diagnose": ("candax compare",),
     "evaluate": ("candax export {run}",),
 }

@@ -196,6 +196,36 @@ def test_a_training_beats_what_needs_none_and_writes_its_results(trained):
     assert (trained / "language.png").stat().st_size > 0
 
 
+@pytest.mark.parametrize(("method", "number", "context"), [("lstm", 40, 0), ("transformer", 10, 10)])
+def test_next_words_have_the_probabilities_of_the_evaluation(method, number, context, trained, song):
+    text = files.load(song)
+    found = cx.recipes.load(next((trained / "models").glob(f"{method}-*")))
+    ids = text.test[:number]
+    words = [text.words[i] for i in ids]
+    answers = found.complete([words[:place] for place in range(number)], len(text.words), unknown=True)
+    chances = [dict(zip(*answer, strict=True))[word] for answer, word in zip(answers, words, strict=True)]
+    expected = measures.perplexity(found.model, ids, text.end, length=10, context=context)
+    assert np.exp(-np.mean(np.log(chances))) == pytest.approx(expected, rel=1e-4)
+    assert all(sum(of) == pytest.approx(1, abs=1e-4) for _, of in answers)
+
+
+def test_texts_are_completed_on_the_command_line(trained, tmp_path, capsys):
+    folder = next((trained / "models").glob("lstm-*"))
+    (tmp_path / "texts.txt").write_text("by1 w3 w4\n\nby2 w3 strange w5\n")
+    main(["predict", str(folder), str(tmp_path / "texts.txt"), "--k", "2", "--format", "jsonl"])
+    told = capsys.readouterr()
+    first, second = map(json.loads, told.out.splitlines())
+    assert (first["input"], first["names"][0], second["names"][0]) == ("by1 w3 w4", "w5", "w7")
+    assert len(first["scores"]) == 2
+    assert "read as <unk> or left out: 1" in told.err
+    index = tmp_path / "index.safetensors"
+    again = cx.recipes.load(folder).use_index(index).complete([["by1", "w3", "w4"]], 2)
+    assert again[0][0] == first["names"]
+    with pytest.raises(ValueError, match="lists of words"):
+        cx.recipes.load(folder).complete(["by1 w3"], 2)
+    assert "has 2: give the folder of one" in fails(capsys, "predict", trained, tmp_path / "texts.txt")
+
+
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(song, tmp_path, monkeypatch):
     """What the LSTM carries on is in the checkpoint."""
 

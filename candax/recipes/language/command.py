@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import optax
-from flax import nnx
 from rich.console import Console
 
 import candax as cx
@@ -30,8 +29,10 @@ from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.language import ngrams
+from candax.recipes.language.building import language_model
 from candax.recipes.language.files import STDLIB, Text, in_pairs, load
 from candax.recipes.language.measures import perplexity
+from candax.recipes.language.saving import save_model
 from candax.recipes.language.streams import StreamBatches
 
 MethodName: TypeAlias = Literal["lstm", "full_softmax", "transformer", "transformer_full_softmax"]
@@ -217,6 +218,7 @@ def _trained(
     sampler, loss = _pair(settings, text)
     of_model = common.model_folder(settings, name, seed, batches.identity, without=(*_CHOOSE, "checkpoint_every"))
     model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", of_model)
+    save_model(of_model, settings, text, model)
     words = settings.num_streams * settings.length * max(1, num_steps - 1)
     return {**figures, "words_per_second": words / max(figures["seconds"], 1e-9), **trained.measure(model)}
 
@@ -224,31 +226,7 @@ def _trained(
 def _make(
     settings: LanguageSettings, text: Text, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
 ) -> tuple[models.Classifier, cx.Optimizer]:
-    rngs = nnx.Rngs(seed)
-    words = cx.Embed(text.num_words, settings.dim, rngs=rngs)
-    head = cx.Head(text.num_words, table=words, sampler=sampler, loss=loss, counts=text.counts, rngs=rngs)
-    encoder: models.LSTMLanguageModel | models.TransformerLanguageModel
-    if settings.model == "lstm":
-        encoder = models.LSTMLanguageModel(
-            head,
-            num_streams=settings.num_streams,
-            num_layers=settings.num_layers,
-            carry=settings.context == "full",
-            dropout=settings.dropout,
-            rngs=rngs,
-        )
-    else:
-        encoder = models.TransformerLanguageModel(
-            head,
-            context=settings.read_again,
-            num_blocks=settings.num_layers,
-            num_heads=settings.num_heads,
-            max_distance=settings.read_again + settings.length,
-            scale=settings.dim**0.5,
-            dropout=settings.dropout,
-            attention_dropout=settings.dropout,
-            rngs=rngs,
-        )
+    model = language_model(settings, text.num_words, counts=text.counts, sampler=sampler, loss=loss, seed=seed)
     warm_up = max(1, num_steps // 50)
     rate = optax.schedules.join_schedules(
         [
@@ -257,7 +235,6 @@ def _make(
         ],
         [warm_up],
     )
-    model = models.Classifier(encoder, head)
     # A row that is drawn for the first time late in training takes a step of the rate with b2 = .99, and three times
     # as large a one with .999, as moments of rows stand still while they are not drawn.
     return model, cx.Optimizer(model, optax.adam(rate, b2=0.99), clip_norm=1.0, seed=seed)

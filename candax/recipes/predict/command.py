@@ -3,6 +3,7 @@
     candax predict runs/train test.txt --k 5             (examples in the repository's text format)
     candax predict runs/sequences histories.txt          (user item item ...)
     candax predict runs/links questions.tsv              (head, relation, ?)
+    candax predict runs/language texts.txt               (a beginning of words)
     echo parse | candax predict runs/word2vec -          (one word a line)
 
 Inputs are read and answered 1,024 at a time, however many there are. A file that is asked for by ``--out`` is there
@@ -31,7 +32,7 @@ class Predict:
     """Answers each line of a file by what a finished run has learned: the best classes, items, entities or words."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a finished run of `candax train`, `sequences`, `links` or `word2vec`, or a file of word vectors."""
+    """Folder of a finished run of `candax train`, `sequences`, `links`, `language` or `word2vec`, or of vectors."""
     input: tyro.conf.Positional[str]
     """File of inputs, plain or .gz, .bz2, .xz, .zst, or - for standard input."""
     k: int = 10

@@ -40,6 +40,9 @@ TASKS: dict[str, Task] = {
     "links": Task(
         "candax links", "candax.recipes.links.predictor", "LinkPredictor", "candax.recipes.predict.questions"
     ),
+    "language": Task(
+        "candax language", "candax.recipes.language.next_words", "NextWords", "candax.recipes.predict.texts"
+    ),
     "words": Task("candax word2vec", "candax.data", "WordVectors", "candax.recipes.predict.words"),
 }
 _WORDS = "words"
@@ -52,11 +55,12 @@ def load(run: str | Path) -> Any:
     """Loads what a finished run has trained, for use; the data it was trained on need not be there.
 
     Args:
-        run: folder of a run of `candax train`, `sequences`, `links` or `word2vec`, or of the ``save`` of what is
-            returned here; or a file of word vectors.
+        run: folder of a run of `candax train`, `sequences`, `links`, `language` or `word2vec`, or of the ``save`` of
+            what is returned here; or a file of word vectors.
 
     Returns:
-        An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``LinkPredictor`` or a ``candax.data.WordVectors``.
+        An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``LinkPredictor``, for a language model a ``NextWords``
+            (``complete(texts, k)``), or a ``candax.data.WordVectors``.
 
     Raises:
         ValueError: if there is no finished run, one of a newer version, or one that is damaged.

@@ -1,0 +1,159 @@
+"""Which words come next, by a finished run of `candax language`."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from candax.checks import check_positive, checked
+from candax.recipes.common import finished
+from candax.recipes.common.search import AT_A_TIME, Search, power_of_two
+from candax.recipes.language.building import language_model
+from candax.recipes.language.command import LanguageSettings
+from candax.recipes.language.files import END, UNKNOWN
+from candax.recipes.language.saving import OPTIONS
+from candax.training.trainer import Graph
+
+# The latest words of a text that an LSTM reads.
+_LATEST = 512
+# Words that are read at a time.
+_MOST_WORDS = 1 << 16
+
+
+class NextWords:
+    """What a finished run of ``candax language`` says of texts; of ``candax.recipes.load``.
+
+    Attributes:
+        words: of the vocabulary.
+    """
+
+    def __init__(self, settings: LanguageSettings, words: Sequence[str], weights: Any, where: str) -> None:
+        self.settings, self.words = settings, tuple(words)
+        self.model = finished.into(language_model(settings, len(self.words)), weights, where)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        self.search = Search(self.model.head.whole())
+
+    @classmethod
+    def of(cls, saved: finished.Finished) -> "NextWords":
+        """What `candax language` saved.
+
+        Raises:
+            ValueError: for a run over hashed pairs of words, which have no names.
+        """
+        options = {name: saved.about["options"][name] for name in OPTIONS}
+        if options["pairs"]:
+            raise ValueError(
+                f"{saved.path}: expected a run over words, got one with --pairs, whose classes have no names."
+            )
+        return cls(LanguageSettings(**options), saved.names["words"], saved.weights, str(saved.path))
+
+    @checked
+    def complete(
+        self, texts: Iterable[Sequence[str] | str], k: int = 10, *, unknown: bool = False
+    ) -> list[tuple[list[str], list[float]]]:
+        """The likeliest next words of each text, and their probabilities among all words.
+
+        A text is read as the beginning of a line. Words that the run does not know are read as ``<unk>``, or left out
+        where it has no such word. Of long texts the latest 512 words are read, by a transformer as many as in training.
+
+        Args:
+            texts: each a list of words.
+            k: words for each.
+            unknown: whether ``<unk>`` may be among the answers.
+
+        Returns:
+            Words and probabilities, likeliest first; through an index, probabilities among what was found.
+
+        Raises:
+            ValueError: for a text that is not a list of words.
+        """
+        each = list(texts)
+        if any(isinstance(text, str) for text in each):
+            raise ValueError("expected texts as lists of words, got a text by itself: split it into its words.")
+        check_positive("k", k)
+        ids = [self.known(text) for text in each]
+        answers: list[tuple[list[str], list[float]]] = [([], [])] * len(ids)
+        leave = self._numbers.get(UNKNOWN, -1) if not unknown else -1
+        for rows in _alike([len(of) for of in ids]):
+            embeddings = self._read([ids[row] for row in rows])
+            best = self.search.best(embeddings, k, np.full((len(rows), 1), leave))
+            if best.log_normalizer is None:
+                chances = np.asarray(jax.nn.softmax(best.scores, axis=1))
+            else:
+                chances = np.exp(best.scores - best.log_normalizer[:, None])
+            for row, found, of in zip(rows, best.ids, chances, strict=True):
+                kept = found >= 0
+                answers[row] = ([self.words[i] for i in found[kept].tolist()], of[kept].tolist())
+        return answers
+
+    def known(self, text: Iterable[str]) -> list[int]:
+        """Numbers of the words of a text."""
+        other = self._numbers.get(UNKNOWN)
+        found = (self._numbers.get(word, other) for word in text)
+        return [number for number in found if number is not None]
+
+    @checked
+    def use_index(self, index: str | Path | None) -> "NextWords":
+        """Searches approximately from now on.
+
+        Args:
+            index: file of an index of these words, which is built there if there is none. None: exactly.
+
+        Returns:
+            This object.
+
+        Raises:
+            ValueError: for an index of other classes.
+        """
+        self.search = Search(self.model.head.whole(), None if index is None else Path(index))
+        return self
+
+    @functools.cached_property
+    def _split(self) -> tuple[Graph, Any]:
+        graph, arrays = nnx.split(self.model)
+        return Graph(graph), arrays
+
+    def _read(self, texts: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
+        """What the head sees after the last word of each text."""
+        settings, start = self.settings, self._numbers[END]
+        lstm = settings.model == "lstm"
+        most = _LATEST if lstm else settings.read_again + settings.length
+        latest = [[start, *text][-most:] for text in texts]
+        width = power_of_two(max(map(len, latest))) if lstm else most
+        words = np.full((power_of_two(len(texts)), width), -1, np.int32)
+        ends = np.zeros(len(words), np.int32)
+        for row, text in enumerate(latest):
+            # What an LSTM reads after the last word changes nothing before it; a transformer does not see -1, and gives
+            # embeddings of the last words of a row alone.
+            at = 0 if lstm else width - len(text)
+            words[row, at : at + len(text)] = text
+            ends[row] = at + len(text) - 1 if lstm else settings.length - 1
+        return np.asarray(_embedded(*self._split, words, ends))[: len(texts)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _embedded(
+    graph: Graph, arrays: Any, words: Int[Array | np.ndarray, "B L"], ends: Int[Array | np.ndarray, " B"]
+) -> Float[Array, "B dim"]:
+    encoder: Any = nnx.merge(graph.graph, arrays).encoder
+    embeddings, _ = encoder.read(words, encoder.start(words.shape[0]))
+    return jnp.take_along_axis(embeddings, jnp.asarray(ends)[:, None, None], axis=1)[:, 0]
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows that are read together: of similar length, and not too many words."""
+    groups: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        number = len(groups[-1]) + 1 if groups else 1
+        wide = power_of_two(min(lengths[row] + 1, _LATEST))
+        if groups and number <= AT_A_TIME and number * wide <= _MOST_WORDS:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups

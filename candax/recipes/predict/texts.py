@@ -1,0 +1,25 @@
+"""Texts, one a line, and the words that are likeliest to come next."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from candax.recipes.language.next_words import NextWords
+from candax.recipes.predict.lines import Answer, Source, in_batches
+
+
+def answers(found: NextWords, source: Source, k: int, notes: Counter[str]) -> Iterator[list[Answer]]:
+    """The next words of each line of words parted by white space, and their probabilities.
+
+    Args:
+        found: of the run.
+        source: of lines.
+        k: words for each.
+        notes: where unknown words are counted.
+    """
+    known = set(found.words)
+    for batch in in_batches(text for _, text in source.texts()):
+        texts = [text.split() for text in batch]
+        if unknown := sum(word not in known for text in texts for word in text):
+            notes["words that the run does not know, read as <unk> or left out"] += unknown
+        answered = found.complete(texts, k)
+        yield [Answer(" ".join(text), *of) for text, of in zip(texts, answered, strict=True)]
