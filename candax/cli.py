@@ -43,6 +43,12 @@ COMMANDS: Commands = {
         "sequences",
         "Which item comes next: a transformer over users' items in order, beside what needs no training.",
     ),
+    "retrieve": (
+        "candax.recipes.retrieval.command",
+        "RetrieveSettings",
+        "retrieve",
+        "Which item a user takes next: two towers over all that was taken, beside what needs no training.",
+    ),
     "links": (
         "candax.recipes.links.command",
         "LinksSettings",
@@ -91,7 +97,6 @@ EXPERIMENTS: Commands = {
     ),
     "lns-figure5": ("candax.experiments.lns_figure5", "Figure5", "figure5", "Data with flattened label frequencies."),
     "lns-staleness": ("candax.experiments.lns_staleness", "LNSStaleness", "lns_staleness", "How fast indices age."),
-    "retrieval": ("candax.recipes.retrieval.command", "Retrieval", "retrieval", "Two towers: which item is next."),
     "word2vec-questions": (
         "candax.experiments.word2vec_questions",
         "Word2VecQuestions",

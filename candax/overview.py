@@ -20,6 +20,7 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Train": {
         "train": ("candax train --dataset FOLDER", "tags of documents, any extreme labels"),
         "sequences": ("candax sequences --dataset FILE", "which item comes next"),
+        "retrieve": ("candax retrieve --dataset FILE", "which item a user takes, whatever the order"),
         "links": ("candax links --dataset FOLDER", "which entity completes a triple"),
         "language": ("candax language", "which word comes next"),
         "word2vec": ("candax word2vec TEXT", "word vectors of a text"),
@@ -41,6 +42,7 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
     "train": ("candax predict {out} INPUT", "candax evaluate {out}", "candax export {out} --out {out}/export"),
     "word2vec": ("candax neighbors {out}/{vectors} WORD", "candax analogy {out}/{vectors} A B C"),
     "sequences": ("candax predict {out} INPUT",),
+    "retrieve": ("candax predict {out} INPUT",),
     "links": ("candax predict {out} INPUT",),
     "language": ("candax predict {out} TEXTS",),
     "diagnose": ("candax compare",),

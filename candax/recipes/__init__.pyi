@@ -11,4 +11,5 @@ from . import (
 from .extreme.classifier import ExtremeClassifier as ExtremeClassifier
 from .links.predictor import LinkPredictor as LinkPredictor
 from .predict.loading import load as load
+from .retrieval.recommender import TwoTowerRecommender as TwoTowerRecommender
 from .sequences.recommender import SequenceRecommender as SequenceRecommender

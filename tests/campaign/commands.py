@@ -13,6 +13,7 @@ from candax.recipes import common
 from candax.recipes.extreme.train import Train, train
 from candax.recipes.language.command import LanguageSettings, language
 from candax.recipes.links.command import LinksSettings, links
+from candax.recipes.retrieval.command import RetrieveSettings, retrieve
 from candax.recipes.sequences.command import SequencesSettings, sequences
 from candax.training import export
 from tests.campaign import references
@@ -73,6 +74,20 @@ def _trained_sequences(folder: Path) -> dict[str, np.ndarray]:
     return _ended(folder / "run")
 
 
+def _trained_towers(folder: Path) -> dict[str, np.ndarray]:
+    _often(20)
+    rng = np.random.default_rng(0)
+    lines = [f"u{user} {' '.join(f'i{item}' for item in rng.permutation(30)[:8])}\n" for user in range(60)]
+    _write(folder / "shop.txt", "".join(lines))
+    retrieve(
+        RetrieveSettings(
+            dataset=str(folder / "shop.txt"), dim=8, hidden_dim=8, num_sampled=16, num_rows=2, length=16, epochs=8,
+            curve_users=20, out=folder / "run",
+        )
+    )  # fmt: skip
+    return _ended(folder / "run")
+
+
 def _trained_language(folder: Path) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     lines = [" ".join(f"w{word}" for word in rng.integers(0, 20, 9)) for _ in range(200)]
@@ -101,6 +116,7 @@ def _trained_labels(folder: Path) -> dict[str, np.ndarray]:
 COMMANDS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "candax language": _trained_language,
     "candax links": _trained_links,
+    "candax retrieve": _trained_towers,
     "candax sequences": _trained_sequences,
     "candax train": _trained_labels,
 }

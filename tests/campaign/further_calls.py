@@ -215,6 +215,12 @@ GOOD: Mapping[str, made.Good] = {
     "recipes.SequenceRecommender.recommend": lambda folder: (
         made.recommender().recommend, {"histories": [["tea"], ["milk", "jam"]], "k": 2, "exclude_seen": True}
     ),
+    "recipes.TwoTowerRecommender": made.of(
+        made.new_towers, dim=8, epochs=1.0, sampler="uniform", dropout=0.1, recency=0.5
+    ),
+    "recipes.TwoTowerRecommender.recommend": lambda folder: (
+        made.towers().recommend, {"histories": [["tea"], ["milk", "jam"]], "k": 2, "exclude_seen": True}
+    ),
     "recipes.LinkPredictor": made.of(
         made.new_link_predictor, method="complex", dim=8, epochs=1.0, sampler="uniform", regulariser="l2"
     ),

@@ -25,6 +25,7 @@ from candax.recipes.links.building import link_model_of
 from candax.recipes.links.command import METHODS, MethodName
 from candax.recipes.links.saving import OPTIONS as link_options
 from candax.recipes.links.training import Regulariser
+from candax.recipes.retrieval.building import two_towers
 from candax.recipes.sequences.building import sequence_model
 
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -293,6 +294,22 @@ def new_link_predictor(
 ) -> cx.recipes.LinkPredictor:
     """With options by their names, which it takes as ``**options``."""
     return cx.recipes.LinkPredictor(method, dim=dim, epochs=epochs, sampler=sampler, regulariser=regulariser)
+
+
+def new_towers(
+    *, dim: int, epochs: float, sampler: SamplerName, dropout: float, recency: float
+) -> cx.recipes.TwoTowerRecommender:
+    """With options by their names, which it takes as ``**options``."""
+    return cx.recipes.TwoTowerRecommender(dim=dim, epochs=epochs, sampler=sampler, dropout=dropout, recency=recency)
+
+
+def towers() -> cx.recipes.TwoTowerRecommender:
+    """Of three items, untrained."""
+    made = cx.recipes.TwoTowerRecommender(dim=4, hidden_dim=4, length=4)
+    about = {"options": made.options, "data": "tiny"}
+    weights, counts = finished.weights_of(two_towers(made.settings, 3)), {"counts": np.array([3, 2, 1])}
+    saved = finished.Finished(Path(), "retrieve", about, weights, {"items": ["tea", "milk", "jam"]}, counts)
+    return cx.recipes.TwoTowerRecommender.of(saved)
 
 
 def recommender() -> cx.recipes.SequenceRecommender:

@@ -1,14 +1,6 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.contest import (
-    QUICK_CONTEST,
-    Contest,
-    contest_columns,
-    contest_panels,
-    entrants,
-    full_softmax,
-)
-from candax.recipes.common.heads import plain_head
+from candax.recipes.common.heads import full_softmax, plain_head
 from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.common.report import (
     Column,
@@ -43,9 +35,7 @@ from candax.recipes.common.training import MEASURED_AT, Measure, Run, Training
 
 __all__ = [
     "MEASURED_AT",
-    "QUICK_CONTEST",
     "Column",
-    "Contest",
     "Count",
     "Line",
     "Measure",
@@ -64,11 +54,8 @@ __all__ = [
     "bars",
     "below",
     "columns",
-    "contest_columns",
-    "contest_panels",
     "curves",
     "dots",
-    "entrants",
     "figure_of",
     "first_finite",
     "full_softmax",

@@ -1,5 +1,9 @@
 """The output layer as the published figures have it."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +11,10 @@ from flax import nnx
 from jaxtyping import Shaped
 
 import candax as cx
+from candax import losses
+from candax.blocks import DEFAULT_BLOCK_SIZE
+
+_MOST_BYTES = 2e9
 
 
 def plain_head(
@@ -31,3 +39,9 @@ def plain_head(
     head.biases[...] = jnp.zeros_like(head.biases[...])
     head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
     return head
+
+
+def full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
+    """The loss: all logits at once where they fit, which is a little faster, else in blocks."""
+    fits = 3 * 4 * batch_size * num_classes < _MOST_BYTES
+    return losses.full_softmax if fits else functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)

@@ -24,7 +24,7 @@ from candax.recipes.predict import lines
 from candax.recipes.predict.loading import TASKS, load_task
 
 # Settings that runs of one task alone have.
-_OF_TASK = {"ids": "extreme", "keep_seen": "sequences", "exclude_known": "links"}
+_OF_TASK = {"ids": ("extreme",), "keep_seen": ("sequences", "retrieve"), "exclude_known": ("links",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Predict:
     """Answers each line of a file by what a finished run has learned: the best classes, items, entities or words."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a finished run of `candax train`, `sequences`, `links`, `language` or `word2vec`, or of vectors."""
+    """Folder of a finished run of `candax train`, `sequences`, `retrieve`, `links`, `language` or `word2vec`; or a file
+    of word vectors."""
     input: tyro.conf.Positional[str]
     """File of inputs, plain or .gz, .bz2, .xz, .zst, or - for standard input."""
     k: int = 10
@@ -46,7 +47,7 @@ class Predict:
     ids: bool = False
     """Of `candax train`: write the numbers of classes where they have names."""
     keep_seen: bool = False
-    """Of `candax sequences`: recommend items of the history too."""
+    """Of `candax sequences` and `retrieve`: recommend items of the history too."""
     exclude_known: bool = False
     """Of `candax links`: leave out answers that were trained on."""
 
@@ -73,12 +74,13 @@ def predict(settings: Predict) -> Counter[str]:
 def _options(settings: Predict, task: str) -> dict[str, Any]:
     """Those of the run's task; the others must not be given."""
     for name, of in _OF_TASK.items():
-        if getattr(settings, name) and of != task:
+        if getattr(settings, name) and task not in of:
+            commands = " or ".join(f"`{TASKS[of_task].command}`" for of_task in of)
             raise ValueError(
-                f"expected --{name.replace('_', '-')} with a run of `{TASKS[of].command}` alone, got it with one of "
+                f"expected --{name.replace('_', '-')} with a run of {commands} alone, got it with one of "
                 f"`{TASKS[task].command}`."
             )
-    return {name: getattr(settings, name) for name, of in _OF_TASK.items() if of == task}
+    return {name: getattr(settings, name) for name, of in _OF_TASK.items() if task in of}
 
 
 def _through(found: Any, index: Path) -> dict[str, Any]:

@@ -37,6 +37,12 @@ TASKS: dict[str, Task] = {
         "SequenceRecommender",
         "candax.recipes.predict.histories",
     ),
+    "retrieve": Task(
+        "candax retrieve",
+        "candax.recipes.retrieval.recommender",
+        "TwoTowerRecommender",
+        "candax.recipes.predict.histories",
+    ),
     "links": Task(
         "candax links", "candax.recipes.links.predictor", "LinkPredictor", "candax.recipes.predict.questions"
     ),
@@ -55,12 +61,12 @@ def load(run: str | Path) -> Any:
     """Loads what a finished run has trained, for use; the data it was trained on need not be there.
 
     Args:
-        run: folder of a run of `candax train`, `sequences`, `links`, `language` or `word2vec`, or of the ``save`` of
-            what is returned here; or a file of word vectors.
+        run: folder of a run of `candax train`, `sequences`, `retrieve`, `links`, `language` or `word2vec`, or of the
+            ``save`` of what is returned here; or a file of word vectors.
 
     Returns:
-        An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``LinkPredictor``, for a language model a ``NextWords``
-            (``complete(texts, k)``), or a ``candax.data.WordVectors``.
+        An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``TwoTowerRecommender``, a ``LinkPredictor``, for a
+        language model a ``NextWords`` (``complete(texts, k)``), or a ``candax.data.WordVectors``.
 
     Raises:
         ValueError: if there is no finished run, one of a newer version, or one that is damaged.

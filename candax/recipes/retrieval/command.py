@@ -1,140 +1,254 @@
-"""Two-tower retrieval: which item comes next, by full softmax and by candidates.
+"""`candax retrieve`: which item a user takes next, by two towers and sampled losses, beside what needs no training.
 
-    candax experiment retrieval
-    candax experiment retrieval --dataset shop.tsv --split time
+    candax retrieve                                  (functions of the standard library, and the identifiers they use)
+    candax retrieve --dataset Beauty.txt --seeds 3
+    candax retrieve --dataset shop.csv --methods two_towers full_softmax in_batch by_order hard
 
-The user's tower reads a bag of the history (``candax.models.HistoryTower``); the item's is the head, with one table for
-both. In-batch candidates are corrected for popularity, alone and mixed with sampled ones. Figures are over all items;
-those that the user has already are out of the ranking. Each model is asked once more through IVF-BQ, which reads 10 %
-of the codes.
-
-The default data are the functions of Python's standard library as users and the identifiers that they use as items.
-
-Expected with the defaults (20 minutes on 2 busy cores), recall at 10: full softmax .373, in-batch and uniform .362,
-in-batch and unigram .354, in-batch .349, log_uniform .332, each 5 to 9 times quicker per step; full softmax through
-IVF-BQ .365.
+The users' tower reads the bag of the history and does not know its order, except with ``by_order``; the items' tower is
+the head's table. Leave one out, as in `candax sequences`: each user's last item is asked for, after training on all
+before it (``--split validation``: the one before the last, after training on all before that).
 """
 
 import dataclasses
 import functools
-import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import jax
 import numpy as np
 import optax
-from flax import nnx
 
 import candax as cx
-from candax import data, models, samplers
+from candax import files, models
 from candax.base import Sampler
 from candax.recipes import common
-from candax.recipes.retrieval.metrics import evaluate_retrieval, exact_search, index_search
-from candax.training import embed
+from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.retrieval.building import pair_of, two_towers
+from candax.recipes.retrieval.neighbours import ItemNeighbours
+from candax.recipes.retrieval.saving import TASK, save_model
+from candax.recipes.retrieval.scoring import indexed_figures, tower_scores
+from candax.recipes.sequences import neighbours
+from candax.recipes.sequences.files import STDLIB, Questions, Sequences, load, ranges
+from candax.recipes.sequences.packing import PackedBatches
+from candax.recipes.sequences.scoring import Scorer, evaluate
+from candax.training import averaged_model
 
-KS = (10, 100)
-_STDLIB = "python-stdlib"
+MethodName: TypeAlias = Literal["two_towers", "full_softmax", "in_batch", "by_order", "hard"]
+# What a method changes in the settings.
+METHODS: dict[MethodName, dict[str, Any]] = {
+    "two_towers": {},
+    "full_softmax": {"loss": None},
+    "in_batch": {"sampler": "in_batch"},
+    "by_order": {"recency": 0.8},
+    "hard": {"hard": 8},
+}
+KS = (5, 10, 20, 100)
+_INDEXED = (10, 100)
+# Settings that choose rows of the table, and of which no model depends.
+_CHOOSE = ("methods", "seeds")
 
 
 @dataclasses.dataclass(frozen=True)
-class Retrieval(common.Contest):
-    """Trains a two-tower model by several methods; prints a table, writes results.json and retrieval.png."""
+class RetrieveSettings(common.Settings):
+    """Trains two towers on what users have taken; prints a table, writes results.json and retrieve.png."""
 
-    dataset: str = _STDLIB
-    """python-stdlib, a file of tab-separated lines (user, item[, time]), or a folder with train.tsv and test.tsv."""
-    split: Literal["last", "time", "file"] | None = None
-    """What is for testing: each user's last item, the latest interactions, or the test file."""
-    min_count: common.Count = 2
-    """Items that occur less often are left out."""
-    max_history: common.Count = 32
-    """The most items of a history."""
-    keep_seen: bool = False
-    """Whether items that the user has already stay in the ranking."""
-    hidden_dim: common.Count = 128
-    """Width of the tower's hidden layer."""
+    dataset: str = STDLIB
+    """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the same parted by tabs."""
+    split: Literal["validation", "test"] = "test"
+    """What is asked for: the last item, or, to choose settings, the one before it."""
+    methods: tuple[MethodName, ...] = ("two_towers",)
+    """What is trained: the recipe, the same with all items as candidates, with those of the batch alone, with recent
+    items weighing more, or with hard candidates from an index."""
+    sampler: SamplerName = "uniform"
+    """Of candidates; those of uniform, log_uniform and unigram are distinct."""
+    in_batch: bool = True
+    """Whether the labels of the batch are candidates too, corrected for their frequency."""
+    hard: common.NonNegative = 0
+    """So many of each user's best items, found by an index, are candidates: instead of ``sampler``, with the labels of
+    the batch and uniform ones in what is left of ``num_sampled``."""
+    loss: LossName | None = "css"
+    """To train with."""
+    num_sampled: common.Count = 1024
+    """Candidates that a batch shares, besides its labels."""
+    smoothing: common.NotNegative = 0.2
+    """The part of the target that the sampled items share."""
+    dim: common.Count = 128
+    """Coordinates of users and items."""
+    hidden_dim: common.Count = 256
+    """Width of the users' hidden layer."""
     separate_tables: bool = False
-    """Whether histories are read from a table of their own instead of the head's."""
-    out: common.Out = Path("runs/retrieval")
-    """Folder for results.json and retrieval.png."""
-    QUICK: ClassVar = {**common.QUICK_CONTEST, "hidden_dim": 16, "curve_examples": 200}
+    """Whether histories are read from a table of their own instead of the items' one."""
+    recency: common.Share = 1.0
+    """An item of the history weighs this to the power of its age; 1: no order."""
+    item_dropout: common.NotNegative = 0.3
+    """The share of items that are not read in training."""
+    dropout: common.NotNegative = 0.4
+    """Of coordinates."""
+    length: common.Count = 64
+    """Items per row, into which users are packed, and the most that are read of a history."""
+    num_rows: common.Count = 17
+    """Rows per step."""
+    epochs: common.Positive = 16.0
+    """Passes over the users."""
+    learning_rate: common.Positive = 2e-3
+    """Of Adam, after a warm-up and before a cosine to 0."""
+    decay: common.Share = 0.99
+    """Of the average of the weights, which is what is measured."""
+    seeds: common.Count = 1
+    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    min_count: common.Count = 1
+    """Items that occur less often are left out."""
+    users: common.Count = 25_000
+    """The most users that are asked, a random part where there are more."""
+    curve_users: common.Count = 2000
+    """Users behind each point of the curve."""
+    out: common.Out = Path("runs/retrieve")
+    """Folder for results.json, retrieve.png and the models."""
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "epochs": 0.02, "dim": 16, "hidden_dim": 16, "num_sampled": 32, "num_rows": 4, "length": 16, "curve_users": 100,
+        "users": 1000,
+    }  # fmt: skip
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(self.methods), "one method or more", "methods")
+        for name in ("item_dropout", "dropout", "smoothing", "decay"):
+            self.expect(getattr(self, name) < 1, f"a {name.replace('_', '-')} below 1", name)
 
 
-def retrieval(settings: Retrieval) -> list[common.Row]:
-    """Runs the contest and writes its files; returns the rows of the table."""
+def retrieve(settings: RetrieveSettings) -> list[common.Row]:
+    """Trains and measures, and writes its files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
-    dataset = _load(settings)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[: settings.curve_examples])
-    some = data.Examples(dataset.test.features[chosen], dataset.test.labels[chosen])
-    training = common.Training(
-        functools.partial(_make, settings, dataset),
-        data.Batches(dataset.train, settings.batch_size, settings.seed, settings.max_history, 1),
-        num_steps=0,  # each method has its own
-        measure=lambda model: _measure(settings, model, dataset.test) | _by_index(settings, model, dataset.test),
-        on_the_way=lambda model: _measure(settings, model, some),
-    )
-    figures = {"recall_at_10": "R@10", "ndcg_at_10": "nDCG@10", "recall_at_100": "R@100"}
+    loaded = load(settings.dataset, min_count=settings.min_count)
+    found = dataclasses.replace(loaded, held_out=1 if settings.split == "test" else 2)
+    simple: dict[str, Scorer] = {
+        "most popular": neighbours.MostPopular(found),
+        "item neighbours": ItemNeighbours(found),
+        "sequential neighbours": neighbours.Neighbours(found, both_ways=False),
+    }
+    methods = [
+        common.Method({"method": name}, functools.partial(_measured, scorer, settings, found))
+        for name, scorer in simple.items()
+    ]
+    for name in settings.methods:
+        chosen = dataclasses.replace(settings, **METHODS[name])
+        methods += [
+            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, found, name, seed))
+            for seed in range(settings.seed, settings.seed + settings.seeds)
+        ]
     study = common.Study(
-        f"{dataset.name}: next of {dataset.num_classes:,} items, {len(dataset.train):,} training and "
-        f"{len(dataset.test):,} test examples",
-        common.entrants(settings, training, dataset.num_classes),
-        common.contest_columns({**figures, "indexed_recall_at_10": "R@10 by IVF-BQ"}),
-        common.contest_panels("recall_at_10", "recall at 10 on test data"),
-        picture="retrieval.png",
-        may_change=("methods",),
-        data=dataset.digest,
+        f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
+        f"taken, {settings.split}",
+        methods,
+        (
+            common.Column("method", "method"),
+            common.Column("recall@10", "recall@10", ".4f", spread=True),
+            common.Column("nDCG@10", "ndcg@10", ".4f", spread=True),
+            common.Column("recall@100", "recall@100", ".4f"),
+            common.Column("by IVF-BQ: recall@10", "indexed recall@10", ".4f"),
+            common.Column("seen ranked: recall@10", "ranked recall@10", ".4f"),
+            common.Column("nDCG@10", "ranked ndcg@10", ".4f"),
+            common.Column("coverage@10", "coverage@10", ".2f"),
+            common.Column("ms/step", "ms_per_step", ".1f"),
+            common.Column("sec.", "seconds", ".0f"),
+        ),
+        (
+            common.Panel(
+                [
+                    common.curves("seconds", "ndcg@10", marker="."),
+                    common.level("item neighbours", common.figure_of("item neighbours", "ndcg@10")),
+                ],
+                {"xlabel": "training time in seconds", "ylabel": f"nDCG@10 of {settings.curve_users:,} users"},
+            ),
+        ),
+        picture="retrieve.png",
+        may_change=_CHOOSE,
+        data=files.digest_of(found.items, found.offsets),
+        results=functools.partial(_results, settings, found),
     )
     return common.run(study, settings)
 
 
-def _load(settings: Retrieval) -> data.Dataset:
-    if settings.dataset == _STDLIB:
-        if settings.split not in (None, "last"):
-            raise ValueError(f"expected --split last for {_STDLIB}, which has no times, got {settings.split!r}.")
-        return data.python_next_items(min_count=settings.min_count)
-    read = data.interactions(settings.dataset, min_count=settings.min_count)
-    return data.next_items(read, split=settings.split, max_history=settings.max_history)
+def label_counts(found: Sequences) -> np.ndarray:
+    """How often each item is to be predicted in training: a user's first one never is."""
+    ends = found.training_ends
+    places = ranges(np.minimum(found.offsets[:-1] + 1, ends), ends)
+    return np.bincount(found.items[places], minlength=found.num_items)
+
+
+def training_of(settings: RetrieveSettings, found: Sequences, seed: int, *, measured: bool = True) -> common.Training:
+    """How towers are trained; what is ``measured`` is so on the way too."""
+    questions = _questions(settings, found)
+    some = questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.curve_users])]
+    batches = PackedBatches(found, settings.num_rows, settings.length, seed)
+    num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+
+    def measure(questions: Questions, model: models.Classifier) -> dict[str, float]:
+        return evaluate(tower_scores(model, found, settings.length), found, questions, ks=_within(found))
+
+    def both(model: models.Classifier) -> dict[str, float]:
+        ks = tuple(k for k in _INDEXED if k <= found.num_items)
+        return measure(questions, model) | indexed_figures(
+            model, found, questions, settings.length, seed=settings.seed, ks=ks
+        )
+
+    return common.Training(
+        functools.partial(_make, settings, found, num_steps, seed),
+        batches,
+        num_steps,
+        measure=both,
+        finish=averaged_model,
+        on_the_way=functools.partial(measure, some) if measured else None,
+        progress=measured,
+        measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
+    )
+
+
+def _within(found: Sequences) -> tuple[int, ...]:
+    return tuple(k for k in KS if k <= found.num_items)
 
 
 def _make(
-    settings: Retrieval, dataset: data.Dataset, sampler: Sampler | None, loss: Any
+    settings: RetrieveSettings, found: Sequences, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
 ) -> tuple[models.Classifier, cx.Optimizer]:
-    rngs, counts = nnx.Rngs(settings.seed), dataset.label_counts(dataset.train)
-    head = common.plain_head(dataset.num_classes, settings.dim, counts, seed=settings.seed, rngs=rngs)
-    head.use(sampler, loss)
-    tower = models.HistoryTower(head, settings.hidden_dim, tied=not settings.separate_tables, rngs=rngs)
-    model = models.Classifier(tower, head)
-    return model, cx.Optimizer(model, optax.adam(settings.learning_rate), seed=settings.seed)
+    model = two_towers(settings, found.num_items, sampler, loss, counts=label_counts(found), seed=seed)
+    warm_up = max(1, num_steps // 20)
+    rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warm_up, max(num_steps, warm_up + 1))
+    tx = cx.rows.averaged(optax.adam(rate, b2=0.98), settings.decay)
+    return model, cx.Optimizer(model, tx, clip_norm=5.0, seed=seed)
 
 
-def _measure(
-    settings: Retrieval, model: models.Classifier, examples: data.Examples, search: Any = None
-) -> dict[str, float]:
-    return evaluate_retrieval(
-        functools.partial(embed, model),
-        search or exact_search(model.head.classes()),
-        data.evaluation_batches(examples, min(1024, len(examples)), settings.max_history, max_labels=1),
-        examples.labels,
-        ks=KS,
-        exclude=None if settings.keep_seen else examples.features,
-    )
+def _questions(settings: RetrieveSettings, found: Sequences) -> Questions:
+    questions = found.questions(settings.split)
+    return questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.users])]
 
 
-def _by_index(settings: Retrieval, model: models.Classifier, examples: data.Examples) -> dict[str, float]:
-    classes, number = model.head.classes(), model.head.num_classes
-    asked = max(KS) + settings.max_history
-    seen = min(number, max(number // 10, 2 * asked))
-    index = samplers.ivf_index(
-        num_centers=max(1, min(256, number // 64)),
-        hm_num=seen,
-        num_kept=min(seen, max(seen // 5, asked)),
-        codes="rotated",
-        near="logit",
-    )
-    start = time.perf_counter()
-    built = jax.block_until_ready(jax.jit(index.build)(jax.random.key(settings.seed), classes))
-    seconds = time.perf_counter() - start
-    figures = _measure(settings, model, examples, index_search(index, built, classes))
-    found = {f"indexed_{name}": value for name, value in figures.items() if name != "num_examples"}
-    return {**found, "build_seconds": seconds, "share_of_codes_read": seen / number}
+def _measured(scorer: Scorer, settings: RetrieveSettings, found: Sequences, folder: Path | None) -> dict[str, float]:
+    del folder
+    return evaluate(scorer, found, _questions(settings, found), ks=_within(found))
+
+
+def _trained(settings: RetrieveSettings, found: Sequences, name: str, seed: int, folder: Path | None) -> dict[str, Any]:
+    """A model, from its folder if it has been trained already."""
+    del folder
+    training = training_of(settings, found, seed)
+    kept = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
+    model, figures = training.train(*pair_of(settings, found.num_items), f"{name}, seed {seed}", kept)
+    save_model(kept, dataclasses.replace(settings, seed=seed), found, model)
+    return {**figures, **training.measure(model)}
+
+
+def _results(settings: RetrieveSettings, found: Sequences, row: common.Row) -> list[dict[str, Any]]:
+    """One row for each protocol, and one for what the index finds."""
+    about = {"task": TASK, "data": found.name, "split": settings.split, "method": row["method"]}
+    about |= {name: row[name] for name in ("seed", "seconds") if name in row}
+    kinds = (("", "left_out", "exact"), ("ranked ", "ranked", "exact"), ("indexed ", "left_out", "ivf_bq"))
+    rows = []
+    for start, seen, search in kinds:
+        names = [name for name in row if "@" in name and (" " not in name if not start else name.startswith(start))]
+        metrics = {name.removeprefix(start): row[name] for name in names if not name.endswith("_by_seed")}
+        if metrics:
+            rows.append({**about, "seen": seen, "search": search, **metrics})
+    return rows

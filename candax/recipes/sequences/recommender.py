@@ -43,8 +43,10 @@ class SequenceRecommender:
         (2, False)
     """
 
+    allowed: tuple[str, ...] = OPTIONS
+
     def __init__(self, **options: Any) -> None:
-        self.settings = with_options(SequencesSettings, OPTIONS, options)
+        self.settings: Any = with_options(SequencesSettings, OPTIONS, options)
         self._found: Sequences | None = None
 
     @checked
@@ -60,7 +62,7 @@ class SequenceRecommender:
         Raises:
             ValueError: if no history has two items.
         """
-        found = _sequences(histories)
+        found = sequences_of(histories)
         number = min(self.settings.num_sampled, found.num_items)
         settings = with_options(SequencesSettings, OPTIONS, {**self.options, "num_sampled": number})
         training = training_of(settings, found, settings.seed, measured=False)
@@ -71,7 +73,7 @@ class SequenceRecommender:
     @property
     def options(self) -> dict[str, Any]:
         """The options by name."""
-        return {name: getattr(self.settings, name) for name in OPTIONS}
+        return {name: getattr(self.settings, name) for name in self.allowed}
 
     @checked
     def recommend(
@@ -223,7 +225,7 @@ def _lists(histories: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
     return each
 
 
-def _sequences(histories: Iterable[Sequence[Hashable]]) -> Sequences:
+def sequences_of(histories: Iterable[Sequence[Hashable]]) -> Sequences:
     """Histories as ``Sequences``, all of which is for training."""
     each = [list(history) for history in _lists(histories)]
     counts = Counter(item for history in each for item in history)

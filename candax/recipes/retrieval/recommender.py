@@ -1,0 +1,99 @@
+"""Recommendation by two towers: `fit(histories)` and `recommend(histories, k)`, as for sequences."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from candax.checks import checked
+from candax.recipes.common import finished
+from candax.recipes.common.options import with_options
+from candax.recipes.retrieval.building import pair_of, two_towers
+from candax.recipes.retrieval.command import RetrieveSettings, training_of
+from candax.recipes.retrieval.saving import OPTIONS, save_model
+from candax.recipes.retrieval.scoring import embeddings
+from candax.recipes.sequences.files import Questions, Sequences
+from candax.recipes.sequences.recommender import SequenceRecommender, sequences_of
+
+
+class TwoTowerRecommender(SequenceRecommender):
+    """Which item a user takes next: the two towers of ``candax retrieve``, trained on histories of items.
+
+    Args:
+        options: of ``candax retrieve``, by name: ``dim``, ``epochs``, ``learning_rate``, ``length`` (the most items
+            that are read of a history), ``recency``, ``sampler``, ``loss``, ``num_sampled``, ``seed`` and others.
+
+    Attributes:
+        items: what can be recommended, the most frequent first; once there is a model.
+
+    Raises:
+        ValueError: for options that there are not, or out of range.
+
+    Example:
+        >>> histories = [["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8
+        >>> model = TwoTowerRecommender(dim=8, epochs=2, length=8, num_rows=2).fit(histories)
+        >>> items, scores = model.recommend([["tea"]], 2)[0]
+        >>> len(items), "tea" in items
+        (2, False)
+    """
+
+    allowed = OPTIONS
+
+    def __init__(self, **options: Any) -> None:
+        self.settings: Any = with_options(RetrieveSettings, OPTIONS, options)
+        self._found: Sequences | None = None
+
+    @checked
+    def fit(self, histories: Iterable[Sequence[Hashable]]) -> "TwoTowerRecommender":
+        """Trains anew, on all items of all histories.
+
+        Args:
+            histories: items in order, one history for each user; items are texts or whole numbers.
+
+        Returns:
+            This recommender.
+
+        Raises:
+            ValueError: if no history has two items.
+        """
+        found = sequences_of(histories)
+        training = training_of(self.settings, found, self.settings.seed, measured=False)
+        self.model, _ = training.train(*pair_of(self.settings, found.num_items), "", None)
+        self._set(found, found.counts())
+        return self
+
+    @checked
+    def save(self, folder: str | Path) -> Path:
+        """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            ValueError: if items are neither texts nor whole numbers.
+        """
+        found = self._trained()._found
+        assert found is not None
+        return save_model(Path(folder), self.settings, found, self.model, self.counts)
+
+    @classmethod
+    def of(cls, saved: finished.Finished) -> "TwoTowerRecommender":
+        """What was saved, by ``save`` or by `candax retrieve`."""
+        found = cls(**saved.about["options"])
+        items = tuple(saved.names["items"])
+        nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
+        found.model = finished.into(two_towers(found.settings, len(items)), saved.weights, str(saved.path))
+        found._set(nothing, saved.extra["counts"])
+        return found
+
+    def _embedded(self, histories: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
+        if not histories:
+            return np.zeros((0, self.settings.dim), np.float32)
+        sizes = np.array([len(history) for history in histories], np.int64)
+        ends = np.cumsum(sizes)
+        items = np.concatenate([np.asarray(history, np.int32) for history in histories])
+        sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
+        questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
+        return embeddings(self.model, sequences, questions, self.settings.length)

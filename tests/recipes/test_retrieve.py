@@ -1,0 +1,125 @@
+"""`candax retrieve`: baselines by hand, a training that beats the most popular, its files, and its use."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import candax as cx
+from candax.recipes.retrieval import building, command, neighbours, tower
+from candax.recipes.sequences import files
+from candax.recipes.sequences.packing import PackedBatch
+from tests.commands import fails, run
+
+OPTIONS = ("--dim", 16, "--hidden-dim", 16, "--num-sampled", 8, "--num-rows", 8, "--length", 16, "--epochs", 12)
+OPTIONS += ("--learning-rate", 0.02, "--dropout", 0.1, "--item-dropout", 0, "--curve-users", 20)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """20 items in a circle: each user goes on from a start, so that the next item is known; and a run on it."""
+    folder = tmp_path_factory.mktemp("retrieve")
+    rng = np.random.default_rng(0)
+    walks = [(rng.integers(20) + np.arange(rng.integers(4, 9))) % 20 for _ in range(150)]
+    (folder / "shop.txt").write_text(
+        "".join(f"u{user} {' '.join(map(str, walk))}\n" for user, walk in enumerate(walks))
+    )
+    run("retrieve", "--dataset", folder / "shop.txt", *OPTIONS, "--out", folder / "run")
+    return folder
+
+
+def test_a_training_beats_the_most_popular_and_writes_its_results(trained):
+    rows = json.loads((trained / "run" / "results.json").read_text())
+    found = {(row["method"], row.get("seed"), row["seen"], row["search"]): row for row in rows}
+    assert {(row["task"], row["data"], row["split"]) for row in rows} == {("retrieve", "shop", "test")}
+    towers, popular = (found[*row, "left_out", "exact"] for row in (("two_towers", 0), ("most popular", None)))
+    assert towers["ndcg@10"] > 2 * popular["ndcg@10"]
+    assert towers["seconds"] > 0
+    assert found["two_towers", 0, "left_out", "ivf_bq"]["recall@10"] >= towers["recall@10"] - 0.05
+    assert found["two_towers", 0, "ranked", "exact"]["ndcg@10"] < towers["ndcg@10"]
+    assert {"item neighbours", "sequential neighbours"} <= {row["method"] for row in rows}
+    assert (trained / "run" / "retrieve.png").stat().st_size > 0
+
+
+def test_a_run_that_is_there_is_not_trained_again(trained, capsys):
+    before = (trained / "run" / "results.json").read_bytes()
+    run("retrieve", "--dataset", trained / "shop.txt", *OPTIONS, "--out", trained / "run")
+    assert "4 of 4 rows are in" in " ".join(capsys.readouterr().out.split())
+    assert (trained / "run" / "results.json").read_bytes() == before
+
+
+def test_a_run_is_used(trained, capsys):
+    found = cx.recipes.load(trained / "run")
+    assert isinstance(found, cx.recipes.TwoTowerRecommender)
+    (items, scores), (popular, _) = found.recommend([["3", "4", "5"], ["unknown"]], 3)
+    assert items[0] == "6"
+    assert scores == sorted(scores, reverse=True)
+    assert set(popular) <= set(found.items)
+    # Without order, what was taken counts and not when.
+    (other, _), *_ = found.recommend([["5", "3", "4"]], 3)
+    assert other == items
+    (trained / "ask.txt").write_text("ann 3 4 5\n")
+    run("predict", trained / "run", trained / "ask.txt", "--k", 3)
+    assert [line.split("\t")[2] for line in capsys.readouterr().out.splitlines()] == items
+    again = cx.recipes.TwoTowerRecommender.of(cx.recipes.common.finished.read(found.save(trained / "again")))
+    assert again.recommend([["3", "4", "5"]], 3)[0][0] == items
+
+
+def test_item_neighbours_by_hand(tmp_path):
+    (tmp_path / "shop.txt").write_text("a 1 2 3 9\nb 1 3 9\nc 9 9 9\n")
+    found = files.load(str(tmp_path / "shop.txt"))
+    scores = neighbours.ItemNeighbours(found)(found.questions("test")[slice(0, 1)])[0]
+    one, two, three, nine = (found.item_names.index(item) for item in "1239")
+    # Trained on: a has 1, 2, 3; b has 1, 3; c has 9.
+    assert scores[one] == pytest.approx(1 / np.sqrt(2) + 1)
+    assert scores[two] == pytest.approx(2 / np.sqrt(2))
+    assert scores[three] == pytest.approx(1 + 1 / np.sqrt(2))
+    assert scores[nine] == 0
+
+
+def test_the_tower_reads_bags_and_no_further_than_its_user():
+    head = cx.Head(10, 8, rngs=nnx.Rngs(0))
+    read = tower.UserTower(head, 16, rngs=nnx.Rngs(1))
+    read.eval()
+
+    def asked(items, segments):
+        return read(PackedBatch(*(jnp.array([part], jnp.int32) for part in (items, segments, items))))[0]
+
+    packed = asked([1, 2, 3, 4, 5, -1], [0, 0, 0, 1, 1, -1])
+    np.testing.assert_allclose(packed[3:5], asked([4, 5], [0, 0]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(packed[2], asked([3, 1, 2], [0, 0, 0])[2], rtol=1e-5, atol=1e-5)
+    assert np.isfinite(packed).all()
+    ordered = tower.UserTower(head, 16, recency=0.5, rngs=nnx.Rngs(1))
+    ordered.eval()
+    bag = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([1, 2], [0, 0], [1, 2])))
+    turned = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([2, 1], [0, 0], [2, 1])))
+    assert not np.allclose(ordered(bag)[0, 1], ordered(turned)[0, 1], atol=1e-3)
+
+
+def test_every_method_has_its_candidates():
+    for name, changes in command.METHODS.items():
+        settings = command.RetrieveSettings(num_sampled=8, **changes)
+        settings.check()
+        sampler, loss = building.pair_of(settings, 30)
+        assert (sampler is None) == (name == "full_softmax")
+        assert callable(loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in command.METHODS if name != "two_towers"])
+def test_every_method_trains(trained, tmp_path, method):
+    some = ("--methods", method, *OPTIONS, "--epochs", 1, "--out", tmp_path / "out")
+    run("retrieve", "--dataset", trained / "shop.txt", *some)
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_wrong_data_and_settings_end_in_one_line(tmp_path, capsys):
+    here = ("--out", tmp_path / "out")
+    (tmp_path / "shop.csv").write_text("ann,tea,noon\n")
+    assert "shop.csv:1: expected a time" in fails(capsys, "retrieve", "--dataset", tmp_path / "shop.csv", *here)
+    assert "nowhere" in fails(capsys, "retrieve", "--dataset", tmp_path / "nowhere", *here)
+    assert "--dim of 1 or more, got 0" in fails(capsys, "retrieve", "--dim", 0, *here)
+    assert "a dropout below 1" in fails(capsys, "retrieve", "--dropout", 1, *here)
+    assert "--recency above 0 and at most 1" in fails(capsys, "retrieve", "--recency", 2, *here)
