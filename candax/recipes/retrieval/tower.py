@@ -58,9 +58,7 @@ class UserTower(nnx.Module):
         # Of the items' tower either its table, or what computes its vectors.
         self.items: Any = head.vectors if own is None else own
         self.recency = recency
-        self.linear = nnx.Linear(
-            dim, dim, use_bias=False, kernel_init=lambda key, shape, *_: jnp.eye(*shape), rngs=rngs
-        )
+        self.linear = nnx.Param(jnp.eye(dim))
         self.hidden = nnx.Linear(dim, hidden_dim, rngs=rngs)
         self.output = nnx.Linear(hidden_dim, dim, rngs=rngs)
         self.norm = nnx.LayerNorm(dim, rngs=rngs)
