@@ -9,7 +9,10 @@ import candax as cx
 from candax import losses, models, samplers
 from candax.base import Sampler
 from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS
+from candax.recipes.retrieval.features import FeaturePart, ItemTower, Known
 from candax.recipes.retrieval.tower import UserTower
+
+_NOTHING = Known()
 
 
 def two_towers(
@@ -20,6 +23,7 @@ def two_towers(
     *,
     counts: np.ndarray | None = None,
     seed: int = 0,
+    known: Known = _NOTHING,
 ) -> models.Classifier:
     """The users' tower before a head without biases, whose classes are the items.
 
@@ -30,10 +34,15 @@ def two_towers(
         loss: to train with.
         counts: how often each item is a label.
         seed: of the initial values.
+        known: about items and users.
     """
     rngs = nnx.Rngs(seed)
-    table = cx.Embed(num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
-    head = cx.Head(num_items, table=table, sampler=sampler, loss=loss, counts=counts, biases=False, rngs=rngs)
+    if known.items is None:
+        table = cx.Embed(num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
+        items: dict[str, Any] = {"table": table}
+    else:
+        items = {"vectors": ItemTower(num_items, known.items, settings.dim, rngs=rngs)}
+    head = cx.Head(num_items, **items, sampler=sampler, loss=loss, counts=counts, biases=False, rngs=rngs)
     tower = UserTower(
         head,
         settings.hidden_dim,
@@ -41,6 +50,7 @@ def two_towers(
         recency=settings.recency,
         item_dropout=settings.item_dropout,
         dropout=settings.dropout,
+        users=None if known.users is None else FeaturePart(known.users, settings.dim, rngs=rngs),
         rngs=rngs,
     )
     return models.Classifier(tower, head)

@@ -23,7 +23,9 @@ from candax import files, models
 from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.retrieval.batches import TowerBatches
 from candax.recipes.retrieval.building import pair_of, two_towers
+from candax.recipes.retrieval.features import Known, read_features
 from candax.recipes.retrieval.neighbours import ItemNeighbours
 from candax.recipes.retrieval.saving import TASK, save_model
 from candax.recipes.retrieval.scoring import indexed_figures, tower_scores
@@ -46,6 +48,8 @@ KS = (5, 10, 20, 100)
 _INDEXED = (10, 100)
 # Settings that choose rows of the table, and of which no model depends.
 _CHOOSE = ("methods", "seeds")
+_NOT_OF_MODEL = (*_CHOOSE, "item_features", "user_features")
+_NOTHING = Known()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +58,10 @@ class RetrieveSettings(common.Settings):
 
     dataset: str = STDLIB
     """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the same parted by tabs."""
+    item_features: Path | None = None
+    """File of what is known about items: a header line, then ids and columns of text or numbers, parted by tabs."""
+    user_features: Path | None = None
+    """The same about users."""
     split: Literal["validation", "test"] = "test"
     """What is asked for: the last item, or, to choose settings, the one before it."""
     methods: tuple[MethodName, ...] = ("two_towers",)
@@ -123,6 +131,7 @@ def retrieve(settings: RetrieveSettings) -> list[common.Row]:
     common.writable_folder(settings.out)
     loaded = load(settings.dataset, min_count=settings.min_count)
     found = dataclasses.replace(loaded, held_out=1 if settings.split == "test" else 2)
+    known = _known(settings, found)
     simple: dict[str, Scorer] = {
         "most popular": neighbours.MostPopular(found),
         "item neighbours": ItemNeighbours(found),
@@ -135,7 +144,7 @@ def retrieve(settings: RetrieveSettings) -> list[common.Row]:
     for name in settings.methods:
         chosen = dataclasses.replace(settings, **METHODS[name])
         methods += [
-            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, found, name, seed))
+            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, found, known, name, seed))
             for seed in range(settings.seed, settings.seed + settings.seeds)
         ]
     study = common.Study(
@@ -165,10 +174,21 @@ def retrieve(settings: RetrieveSettings) -> list[common.Row]:
         ),
         picture="retrieve.png",
         may_change=_CHOOSE,
-        data=files.digest_of(found.items, found.offsets),
+        data=f"{files.digest_of(found.items, found.offsets)} {known.digest}",
         results=functools.partial(_results, settings, found),
     )
     return common.run(study, settings)
+
+
+def _known(settings: RetrieveSettings, found: Sequences) -> Known:
+    """What the files of features say; it is put on a scale by what is trained on."""
+    items = users = None
+    if settings.item_features is not None:
+        items = read_features(settings.item_features, found.item_names, found.counts() > 0, "items")
+    if settings.user_features is not None:
+        trained = found.training_ends - found.offsets[:-1] > 1
+        users = read_features(settings.user_features, found.user_names, trained, "users")
+    return Known(items, users)
 
 
 def label_counts(found: Sequences) -> np.ndarray:
@@ -178,11 +198,14 @@ def label_counts(found: Sequences) -> np.ndarray:
     return np.bincount(found.items[places], minlength=found.num_items)
 
 
-def training_of(settings: RetrieveSettings, found: Sequences, seed: int, *, measured: bool = True) -> common.Training:
+def training_of(
+    settings: RetrieveSettings, found: Sequences, seed: int, *, measured: bool = True, known: Known = _NOTHING
+) -> common.Training:
     """How towers are trained; what is ``measured`` is so on the way too."""
     questions = _questions(settings, found)
     some = questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.curve_users])]
-    batches = PackedBatches(found, settings.num_rows, settings.length, seed)
+    kind = PackedBatches if known.users is None else TowerBatches
+    batches = kind(found, settings.num_rows, settings.length, seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
 
     def measure(questions: Questions, model: models.Classifier) -> dict[str, float]:
@@ -195,7 +218,7 @@ def training_of(settings: RetrieveSettings, found: Sequences, seed: int, *, meas
         )
 
     return common.Training(
-        functools.partial(_make, settings, found, num_steps, seed),
+        functools.partial(_make, settings, found, known, num_steps, seed),
         batches,
         num_steps,
         measure=both,
@@ -211,9 +234,15 @@ def _within(found: Sequences) -> tuple[int, ...]:
 
 
 def _make(
-    settings: RetrieveSettings, found: Sequences, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
+    settings: RetrieveSettings,
+    found: Sequences,
+    known: Known,
+    num_steps: int,
+    seed: int,
+    sampler: Sampler | None,
+    loss: Any,
 ) -> tuple[models.Classifier, cx.Optimizer]:
-    model = two_towers(settings, found.num_items, sampler, loss, counts=label_counts(found), seed=seed)
+    model = two_towers(settings, found.num_items, sampler, loss, counts=label_counts(found), seed=seed, known=known)
     warm_up = max(1, num_steps // 20)
     rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warm_up, max(num_steps, warm_up + 1))
     tx = cx.rows.averaged(optax.adam(rate, b2=0.98), settings.decay)
@@ -230,13 +259,15 @@ def _measured(scorer: Scorer, settings: RetrieveSettings, found: Sequences, fold
     return evaluate(scorer, found, _questions(settings, found), ks=_within(found))
 
 
-def _trained(settings: RetrieveSettings, found: Sequences, name: str, seed: int, folder: Path | None) -> dict[str, Any]:
+def _trained(
+    settings: RetrieveSettings, found: Sequences, known: Known, name: str, seed: int, folder: Path | None
+) -> dict[str, Any]:
     """A model, from its folder if it has been trained already."""
     del folder
-    training = training_of(settings, found, seed)
-    kept = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
+    training = training_of(settings, found, seed, known=known)
+    kept = common.model_folder(settings, name, seed, [training.batches.identity, known.digest], without=_NOT_OF_MODEL)
     model, figures = training.train(*pair_of(settings, found.num_items), f"{name}, seed {seed}", kept)
-    save_model(kept, dataclasses.replace(settings, seed=seed), found, model)
+    save_model(kept, dataclasses.replace(settings, seed=seed), found, model, known=known)
     return {**figures, **training.measure(model)}
 
 

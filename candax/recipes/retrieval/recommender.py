@@ -12,7 +12,8 @@ from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
 from candax.recipes.retrieval.building import pair_of, two_towers
 from candax.recipes.retrieval.command import RetrieveSettings, training_of
-from candax.recipes.retrieval.saving import OPTIONS, save_model
+from candax.recipes.retrieval.features import Known
+from candax.recipes.retrieval.saving import OPTIONS, known_of, save_model
 from candax.recipes.retrieval.scoring import embeddings
 from candax.recipes.sequences.files import Questions, Sequences
 from candax.recipes.sequences.recommender import SequenceRecommender, sequences_of
@@ -44,6 +45,7 @@ class TwoTowerRecommender(SequenceRecommender):
     def __init__(self, **options: Any) -> None:
         self.settings: Any = with_options(RetrieveSettings, OPTIONS, options)
         self._found: Sequences | None = None
+        self.features = Known()
 
     @checked
     def fit(self, histories: Iterable[Sequence[Hashable]]) -> "TwoTowerRecommender":
@@ -58,7 +60,7 @@ class TwoTowerRecommender(SequenceRecommender):
         Raises:
             ValueError: if no history has two items.
         """
-        found = sequences_of(histories)
+        found, self.features = sequences_of(histories), Known()
         training = training_of(self.settings, found, self.settings.seed, measured=False)
         self.model, _ = training.train(*pair_of(self.settings, found.num_items), "", None)
         self._set(found, found.counts())
@@ -76,7 +78,7 @@ class TwoTowerRecommender(SequenceRecommender):
         """
         found = self._trained()._found
         assert found is not None
-        return save_model(Path(folder), self.settings, found, self.model, self.counts)
+        return save_model(Path(folder), self.settings, found, self.model, self.counts, self.features)
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "TwoTowerRecommender":
@@ -84,7 +86,10 @@ class TwoTowerRecommender(SequenceRecommender):
         found = cls(**saved.about["options"])
         items = tuple(saved.names["items"])
         nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
-        found.model = finished.into(two_towers(found.settings, len(items)), saved.weights, str(saved.path))
+        found.features = known_of(saved)
+        found.model = finished.into(
+            two_towers(found.settings, len(items), known=found.features), saved.weights, str(saved.path)
+        )
         found._set(nothing, saved.extra["counts"])
         return found
 
@@ -94,6 +99,7 @@ class TwoTowerRecommender(SequenceRecommender):
         sizes = np.array([len(history) for history in histories], np.int64)
         ends = np.cumsum(sizes)
         items = np.concatenate([np.asarray(history, np.int32) for history in histories])
+        # Whose histories these are is not known, so that nothing is of the users.
         sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
         questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
         return embeddings(self.model, sequences, questions, self.settings.length)

@@ -9,6 +9,7 @@ from jaxtyping import Float32
 from scipy.sparse import csr_array
 
 from candax import models, samplers
+from candax.recipes.retrieval.batches import users_asked, with_users
 from candax.recipes.retrieval.metrics import evaluate_retrieval, index_search
 from candax.recipes.sequences.files import Questions, Sequences
 from candax.recipes.sequences.neighbours import seen_pairs
@@ -24,8 +25,18 @@ def embeddings(
     model: models.Classifier, sequences: Sequences, questions: Questions, length: int
 ) -> Float32[np.ndarray, "n dim"]:
     """Of the user of each question, of whose history the latest ``length`` items are read."""
-    batches = packed_questions(sequences, questions, length, _ROWS)
-    return np.concatenate([np.asarray(embed(model, batch))[rows, places] for batch, rows, places in batches])
+    found: list[np.ndarray] = []
+    # Without names of users nothing is known about them.
+    users = users_asked(sequences, questions) if sequences.user_names else np.full(len(questions), -1)
+    first = 0
+    for batch, rows, places in packed_questions(sequences, questions, length, _ROWS):
+        # A batch holds questions one after the other, each of which is a segment.
+        read: Any = batch
+        if model.encoder.users is not None:
+            read = with_users(batch, users[first : first + len(rows)])
+        found.append(np.asarray(embed(model, read))[rows, places])
+        first += len(rows)
+    return np.concatenate(found)
 
 
 def tower_scores(model: models.Classifier, sequences: Sequences, length: int) -> Scorer:

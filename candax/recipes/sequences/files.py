@@ -30,6 +30,7 @@ class Sequences:
         items: of all users, one after the other.
         offsets: where each user's items begin, and where the last one's end.
         held_out: items at the end of each user's that are not for training: 1 to test, 2 to validate.
+        user_names: of each user, where they are known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Sequences:
     items: Int32[np.ndarray, " N"]
     offsets: Int64[np.ndarray, " num_users_plus_1"]
     held_out: int = 1
+    user_names: tuple[str, ...] = ()
 
     @property
     def num_items(self) -> int:
@@ -122,7 +124,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
         (['tea', 'milk', 'tea', 'milk'], [2, 1])
     """
     found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count)
-    sequences = Sequences(found.name, found.item_names, found.items, found.offsets)
+    sequences = Sequences(found.name, found.item_names, found.items, found.offsets, user_names=found.user_names)
     if not (sequences.lengths >= 3).any():
         raise ValueError(
             f"{path}: expected users with three items or more, one each to train, to validate and to test on; the "

@@ -139,6 +139,10 @@ class PackedBatches(EpochBatches[PackedBatch]):
         rows = self.rows(epoch, index)
         return PackedBatch(*(part[rows] for part in self._last_filled[1]))
 
+    def starts_of(self, epoch: int) -> Int64[np.ndarray, " n"]:
+        """Where, among all items, each segment of an epoch begins, in the order of its number."""
+        return self._starts[shuffled(self.seed, epoch, len(self._ends), (_USERS,))]
+
     @property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values."""

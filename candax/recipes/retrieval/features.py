@@ -1,0 +1,199 @@
+"""What is known about items or users: text and numbers from files, and the part of a tower that reads them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Float32, Int, Int32
+from rich.console import Console
+
+import candax as cx
+from candax.data.streams import text_lines
+from candax.files import digest_of
+from candax.rows.tables import Constant
+
+_WORD = re.compile(r"\w+")
+# The most words of an item or a user that are read, and how many must have a word for it to be known.
+_MOST_WORDS, _LEAST = 32, 2
+
+
+class Features(NamedTuple):
+    """Of items or of users, in the order of their numbers.
+
+    Attributes:
+        words: numbers of the distinct words of each, -1 where there are no more.
+        numbers: standardised: mean 0 and standard deviation 1 over those that are trained on; 0 where there is none.
+        num_words: of the vocabulary.
+    """
+
+    words: Int32[np.ndarray, "n W"]
+    numbers: Float32[np.ndarray, "n K"]
+    num_words: int
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        return digest_of(self.words, self.numbers)
+
+
+class Known(NamedTuple):
+    """Features, where there are files of them."""
+
+    items: Features | None = None
+    users: Features | None = None
+
+    @property
+    def digest(self) -> list[str | None]:
+        """Of both."""
+        return [None if part is None else part.digest for part in self]
+
+
+def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, " n"], what: str) -> Features:
+    """Reads a tab-separated file: a header line, then an id and its columns in each line.
+
+    A column is one of numbers if all that stands in it can be read as such, and one of text otherwise. Words of a text
+    are told apart by column; those that fewer than two of what is trained on have are left out, as are words of one
+    item or user beyond the first 32 different ones. Without a line of its own an item or user has no words, and
+    numbers at the mean. Ids that the data do not have are left out. All of these are counted and printed.
+
+    Args:
+        path: of the file.
+        names: of the items or users.
+        trained: which of them are trained on; of these are vocabulary, mean and standard deviation.
+        what: "items" or "users", for what is printed.
+
+    Returns:
+        Features of each name.
+
+    Raises:
+        ValueError: with file and line, for lines of another width, an id that comes twice, a file without columns or
+            without any known id.
+        OSError: if it cannot be read.
+    """
+    lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in text_lines(path) if line.strip())
+    header = next(lines, (0, [""]))[1]
+    if len(header) < 2:
+        raise ValueError(f"{path}:1: expected a header of an id and columns parted by tabs, got {header[0][:60]!r}.")
+    places = {name: place for place, name in enumerate(names)}
+    rows: dict[int, list[str]] = {}
+    unknown, seen = 0, set[str]()
+    for number, fields in lines:
+        if len(fields) != len(header):
+            raise ValueError(f"{path}:{number}: expected {len(header)} columns as in the header, got {len(fields)}.")
+        if fields[0] in seen:
+            raise ValueError(f"{path}:{number}: expected one line for each id, got {fields[0]!r} again.")
+        seen.add(fields[0])
+        if fields[0] in places:
+            rows[places[fields[0]]] = fields[1:]
+        else:
+            unknown += 1
+    if not rows:
+        raise ValueError(f"{path}: expected ids of {what} that the data have, such as {names[0]!r}, found none.")
+    columns = [[row[column] for row in rows.values()] for column in range(len(header) - 1)]
+    numeric = [_numbers(column) for column in columns]
+    at = np.array(list(rows))
+    numbers = np.zeros((len(names), sum(column is not None for column in numeric)), np.float32)
+    for to, column in enumerate(column for column in numeric if column is not None):
+        numbers[at, to] = _standardised(column, trained[at])
+    texts = [column for column, read in zip(columns, numeric, strict=True) if read is None]
+    words, num_words = _words(texts, at, len(names), trained)
+    Console().print(
+        f"{path}: {len(rows):,} of {len(names):,} {what}, {numbers.shape[1]} columns of numbers, {len(texts)} of text "
+        f"with {num_words:,} words; {unknown:,} ids that the data do not have are left out",
+        soft_wrap=True,
+    )
+    return Features(words, numbers, num_words)
+
+
+def _numbers(column: list[str]) -> Float32[np.ndarray, " n"] | None:
+    """A column as numbers, NaN where it is empty; None if it is text."""
+    try:
+        found = np.array([float(value) if value.strip() else np.nan for value in column], np.float64)
+    except ValueError:
+        return None
+    found[~np.isfinite(found)] = np.nan
+    return found.astype(np.float32) if np.isfinite(found).any() else None
+
+
+def _standardised(column: Float32[np.ndarray, " n"], trained: Bool[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
+    known = column[trained & np.isfinite(column)]
+    if not len(known):
+        return np.zeros_like(column)
+    scaled = (column - known.mean()) / max(float(known.std()), 1e-6)
+    # A value far outside of what is trained on tells no more than one at its edge.
+    return np.clip(np.where(np.isfinite(scaled), scaled, 0.0), -10, 10).astype(np.float32)
+
+
+def _words(
+    texts: list[list[str]], at: Int[np.ndarray, " n"], size: int, trained: Bool[np.ndarray, " size"]
+) -> tuple[Int32[np.ndarray, "size W"], int]:
+    """The words of each, and how many there are."""
+    bags: list[dict[tuple[int, str], None]] = [{} for _ in at]
+    for column, values in enumerate(texts):
+        for bag, value in zip(bags, values, strict=True):
+            bag.update(dict.fromkeys((column, word) for word in _WORD.findall(value.lower())))
+    counts = Counter(word for bag, place in zip(bags, at, strict=True) if trained[place] for word in bag)
+    kept = sorted(word for word, count in counts.items() if count >= _LEAST)
+    numbers = {word: number for number, word in enumerate(kept)}
+    lists = [[numbers[word] for word in bag if word in numbers][:_MOST_WORDS] for bag in bags]
+    found = np.full((size, max([1, *map(len, lists)])), -1, np.int32)
+    for place, ids in zip(at, lists, strict=True):
+        found[place, : len(ids)] = ids
+    return found, len(kept)
+
+
+class FeaturePart(nnx.Module):
+    """Vectors of what is known: ``sum_w v_w / sqrt(number of words) + A x`` for words w and numbers x.
+
+    Args:
+        features: of all.
+        dim: coordinates.
+        rngs: ``rngs.params`` initialises both parts.
+    """
+
+    def __init__(self, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
+        initial = nnx.initializers.normal(0.04)
+        self.ids, self.values = Constant(jnp.asarray(features.words)), Constant(jnp.asarray(features.numbers))
+        has_words, has_numbers = features.num_words > 0, features.numbers.shape[1] > 0
+        self.words = cx.Embed(features.num_words, dim, embedding_init=initial, rngs=rngs) if has_words else None
+        self.numbers = (
+            nnx.Linear(features.numbers.shape[1], dim, use_bias=False, kernel_init=initial, rngs=rngs)
+            if has_numbers
+            else None
+        )
+        self.dim = dim
+
+    def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... dim"]:
+        """Of each id; zeros for -1."""
+        found = jnp.zeros((*ids.shape, self.dim))
+        known = jnp.maximum(ids, 0)
+        if self.words is not None:
+            words = self.ids[...][known]
+            number = jnp.maximum(jnp.sum(words >= 0, axis=-1, keepdims=True), 1)
+            found += jnp.sum(self.words(words), axis=-2) / jnp.sqrt(number.astype(jnp.float32))
+        if self.numbers is not None:
+            found += self.numbers(self.values[...][known])
+        return jnp.where((ids >= 0)[..., None], found, 0.0)
+
+
+class ItemTower(nnx.Module):
+    """Vectors of items: a row of a table for each, and what is known about it.
+
+    Args:
+        num_items: rows.
+        features: of all items.
+        dim: coordinates.
+        rngs: ``rngs.params`` initialises it.
+    """
+
+    def __init__(self, num_items: int, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
+        self.table = cx.Embed(num_items, dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
+        self.features = FeaturePart(features, dim, rngs=rngs)
+
+    def __call__(self, ids: Int[Array, " n"]) -> Float[Array, "n dim"]:
+        """Of some items."""
+        return self.table(ids) + self.features(ids)
