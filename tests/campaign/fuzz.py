@@ -22,6 +22,7 @@ from candax.recipes.language import files as language_files
 from candax.recipes.predict.histories import histories
 from candax.recipes.predict.lines import source
 from candax.recipes.predict.questions import questions
+from candax.recipes.retrieval.features import read_table
 from candax.recipes.sequences import files as sequence_files
 from tests.campaign import references
 from tests.campaign.mutations import BINARY, TEXT, Mutation
@@ -147,6 +148,7 @@ FORMATS = [
     Format("vectors.txt", _write_vectors, _vectors, references.vectors, TEXT),
     Format("arrays.safetensors", _write_arrays, lambda path: _plain(read_arrays(path, "campaign-1")), None, BINARY),
     Format("histories.txt", _writes(references.SEQUENCES), _histories, references.histories, TEXT),
+    Format("features.tsv", _writes(references.FEATURES), read_table, references.features, TEXT),
     Format("questions.tsv", _writes(references.QUESTIONS), _questions, references.questions, TEXT),
     Format("model.safetensors", _write_model, _model, None, BINARY),
     Format("index.safetensors", _write_index, lambda path: _plain(cx.samplers.load_index(path)[1:]), None, BINARY),

@@ -13,6 +13,7 @@ EXAMPLES = "12 9 6\n" + "".join(
 LABELS = "".join(f"{i % 7} {(3 * i + 1) % 11}\n" for i in range(20))
 TRIPLES = "".join(f"e{i}\tr{i % 3}\te{(i * 7 + 2) % 30}\n" for i in range(30))
 SEQUENCES = "".join(f"user{u} {' '.join(f'item{(u * i + i) % 11}' for i in range(1, 6))}\n" for u in range(12))
+FEATURES = "id\tname\tprice\n" + "".join(f"item{i}\tword{i % 3} word{i % 4}\t{i * 0.5}\n" for i in range(12))
 QUESTIONS = "".join(
     f"e{i}\tr{i % 3}\n" if i % 3 == 0 else f"e{i}\tr{i % 3}\t?\n" if i % 3 == 1 else f"?\tr{i % 3}\te{i}\n"
     for i in range(30)
@@ -73,6 +74,15 @@ def sequences(content: bytes) -> Any:
         assert user not in found
         found[user] = items
     return sorted(found.values())
+
+
+def features(content: bytes) -> Any:
+    """The header and the columns of each id."""
+    header, *rows = [line.split("\t") for line in _lines(content) if line.strip()]
+    assert len(header) > 1
+    assert all(len(row) == len(header) for row in rows)
+    assert len({row[0] for row in rows}) == len(rows)
+    return header, {name: fields for name, *fields in rows}
 
 
 def histories(content: bytes) -> Any:

@@ -52,6 +52,27 @@ class Known(NamedTuple):
         return [None if part is None else part.digest for part in self]
 
 
+def read_table(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """The header of a tab-separated file, and the columns of each id.
+
+    Raises:
+        ValueError: with file and line, for lines of another width, an id that comes twice, a file without columns.
+        OSError: if it cannot be read.
+    """
+    lines = ((number, line.split("\t")) for number, line in text_lines(path) if line.strip())
+    header = next(lines, (0, [""]))[1]
+    if len(header) < 2:
+        raise ValueError(f"{path}:1: expected a header of an id and columns parted by tabs, got {header[0][:60]!r}.")
+    found: dict[str, list[str]] = {}
+    for number, fields in lines:
+        if len(fields) != len(header):
+            raise ValueError(f"{path}:{number}: expected {len(header)} columns as in the header, got {len(fields)}.")
+        if fields[0] in found:
+            raise ValueError(f"{path}:{number}: expected one line for each id, got {fields[0]!r} again.")
+        found[fields[0]] = fields[1:]
+    return header, found
+
+
 def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, " n"], what: str) -> Features:
     """Reads a tab-separated file: a header line, then an id and its columns in each line.
 
@@ -74,23 +95,9 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
             without any known id.
         OSError: if it cannot be read.
     """
-    lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in text_lines(path) if line.strip())
-    header = next(lines, (0, [""]))[1]
-    if len(header) < 2:
-        raise ValueError(f"{path}:1: expected a header of an id and columns parted by tabs, got {header[0][:60]!r}.")
+    header, table = read_table(path)
     places = {name: place for place, name in enumerate(names)}
-    rows: dict[int, list[str]] = {}
-    unknown, seen = 0, set[str]()
-    for number, fields in lines:
-        if len(fields) != len(header):
-            raise ValueError(f"{path}:{number}: expected {len(header)} columns as in the header, got {len(fields)}.")
-        if fields[0] in seen:
-            raise ValueError(f"{path}:{number}: expected one line for each id, got {fields[0]!r} again.")
-        seen.add(fields[0])
-        if fields[0] in places:
-            rows[places[fields[0]]] = fields[1:]
-        else:
-            unknown += 1
+    rows = {places[name]: fields for name, fields in table.items() if name in places}
     if not rows:
         raise ValueError(f"{path}: expected ids of {what} that the data have, such as {names[0]!r}, found none.")
     columns = [[row[column] for row in rows.values()] for column in range(len(header) - 1)]
@@ -103,7 +110,7 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
     words, num_words = _words(texts, at, len(names), trained)
     Console().print(
         f"{path}: {len(rows):,} of {len(names):,} {what}, {numbers.shape[1]} columns of numbers, {len(texts)} of text "
-        f"with {num_words:,} words; {unknown:,} ids that the data do not have are left out",
+        f"with {num_words:,} words; {len(table) - len(rows):,} ids that the data do not have are left out",
         soft_wrap=True,
     )
     return Features(words, numbers, num_words)
