@@ -20,7 +20,7 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Train": {
         "train": ("candax train --dataset FOLDER", "tags of documents, any extreme labels"),
         "sequences": ("candax sequences --dataset FILE", "which item comes next"),
-        "retrieve": ("candax retrieve --dataset FILE", "which item a user takes, whatever the order"),
+        "retrieve": ("candax retrieve --dataset FILE", "the next item, without order"),
         "links": ("candax links --dataset FOLDER", "which entity completes a triple"),
         "language": ("candax language", "which word comes next"),
         "word2vec": ("candax word2vec TEXT", "word vectors of a text"),
