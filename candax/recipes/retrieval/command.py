@@ -10,8 +10,8 @@ before it (``--split validation``: the one before the last, after training on al
 
 Expected on purchases of beauty products (Beauty.txt of S3-Rec: 22,363 users, 12,101 items), items of the history left
 out of the ranking, recall@10 / nDCG@10: most popular .013 / .006, item neighbours without order .064 / .038, the two
-towers without order .087 / .050 (seed 0, 163 s on two busy cores, 1.3 GB), through IVF-BQ recall@10 .087. Sequential
-neighbours, which know the order, have .085 / .054: the towers are .002 above them in recall and .004 below in nDCG.
+towers without order .086 / .049 (two seeds, 163 and 224 s on two busy cores, 1.3 GB), through IVF-BQ recall@10 .085.
+Sequential neighbours, which know the order, have .085 / .054: the towers are level in recall and .005 below in nDCG.
 """
 
 import dataclasses
