@@ -239,4 +239,5 @@ def test_time_to_a_threshold_lies_between_measurements():
 def test_experiments_run_through_the_command_line(tmp_path, capsys):
     run("experiment", "css-figure1", "--num-problems", 200, "--num-classes", 100, "--out", tmp_path / "out")
     assert (tmp_path / "out" / "css_figure1.png").exists()
+    assert "files: " in capsys.readouterr().err
     assert "--num-problems of 200" in fails(capsys, "experiment", "css-figure1", "--num-problems", 3)
