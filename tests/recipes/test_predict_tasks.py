@@ -169,7 +169,7 @@ def test_questions_are_read_in_each_form_and_unknown_ones_counted(graph, monkeyp
     piped(monkeypatch, f"{head}\t{relation}\t{tail}\n")
     assert "standard input:1: expected head<tab>relation, " in fails(capsys, "predict", graph.run, "-")
     piped(monkeypatch, f"{head}\t{relation}\n")
-    assert "expected --keep-seen with a run of `candax sequences` alone" in fails(
+    assert "expected --keep-seen with a run of `candax sequences` or `candax retrieve` alone" in fails(
         capsys, "predict", graph.run, "-", "--keep-seen"
     )
 
