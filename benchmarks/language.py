@@ -59,8 +59,13 @@ def main(settings: Settings) -> None:
 
 def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, str]]:
     """A row for each kind of step."""
-    sizes = {"num_streams": settings.num_streams, "length": settings.length, "num_sampled": settings.num_sampled}
-    sampled = LanguageSettings(dim=settings.dim, dropout=0.2, **sizes)  # type: ignore[arg-type]
+    sampled = LanguageSettings(
+        dim=settings.dim,
+        dropout=0.2,
+        num_streams=settings.num_streams,
+        length=settings.length,
+        num_sampled=settings.num_sampled,
+    )
     ids = np.minimum(np.random.default_rng(0).zipf(1.2, 200_000) - 1, num_words - 1).astype(np.int32)
     names = (END, *(f"w{i}" for i in range(1, num_words)))
     text = Text("made", names, ids, ids[:1], ids[:1])

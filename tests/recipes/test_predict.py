@@ -106,6 +106,7 @@ def test_runs_that_cannot_be_used_say_why(trained, tmp_path, capsys):
 
 
 def test_output_that_cannot_be_written_says_so(trained, tmp_path, capsys):
+    assert "which does not exist" in fails(capsys, "predict", trained.run, tmp_path / "nowhere.txt")
     assert "got the folder" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path)
     assert "missing" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path / "missing" / "out.tsv")
     assert "expected --k to be an integer >= 1" in fails(capsys, "predict", trained.run, trained.test, "--k", 0)

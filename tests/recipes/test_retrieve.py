@@ -123,3 +123,13 @@ def test_wrong_data_and_settings_end_in_one_line(tmp_path, capsys):
     assert "--dim of 1 or more, got 0" in fails(capsys, "retrieve", "--dim", 0, *here)
     assert "a dropout below 1" in fails(capsys, "retrieve", "--dropout", 1, *here)
     assert "--recency above 0 and at most 1" in fails(capsys, "retrieve", "--recency", 2, *here)
+
+
+def test_fewer_items_than_are_asked_for(tmp_path):
+    """Recall at 10 of five items is 1, and there is nothing to look up in an index."""
+    (tmp_path / "few.txt").write_text("u1 a b c d\nu2 b c d e\nu3 a c d e\nu4 c d e a\n")
+    run("retrieve", "--dataset", tmp_path / "few.txt", "--quick", "--out", tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {row["recall@10"] for row in rows} == {1.0}
+    assert {row["method"] for row in rows} >= {"most popular", "two_towers"}
+    assert "ivf_bq" not in {row["search"] for row in rows}

@@ -1,7 +1,7 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
 from candax.recipes.common.heads import full_softmax, plain_head
-from candax.recipes.common.optimizers import row_adagrad
+from candax.recipes.common.optimizers import averaged_adam, row_adagrad
 from candax.recipes.common.report import (
     Column,
     Line,
@@ -51,6 +51,7 @@ __all__ = [
     "Share",
     "Study",
     "Training",
+    "averaged_adam",
     "bars",
     "below",
     "columns",

@@ -2,6 +2,8 @@
 
 import optax
 
+from candax.rows import averaged
+
 # Outside the root 1e-10: gradients of rows that start near 0 are that small, and a larger one would damp them to
 # nothing, as optax' defaults of 1e-7 and a sum that starts at 0.1 do.
 _EPSILON_IN_ROOT = 1e-20
@@ -14,3 +16,16 @@ def row_adagrad(learning_rate: float, num_steps: int) -> optax.GradientTransform
     """
     rate = optax.linear_schedule(learning_rate, 0.0, num_steps)
     return optax.adagrad(rate, initial_accumulator_value=0.0, eps=_EPSILON_IN_ROOT)
+
+
+def averaged_adam(learning_rate: float, num_steps: int, decay: float) -> optax.GradientTransformation:
+    """Adam (.9, .98) whose rate rises for a twentieth of the steps, then falls by a cosine; with averaged weights.
+
+    Args:
+        learning_rate: the highest.
+        num_steps: until it is 0.
+        decay: of the average, see ``candax.rows.averaged``.
+    """
+    warm_up = max(1, num_steps // 20)
+    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, max(num_steps, warm_up + 1))
+    return averaged(optax.adam(rate, b2=0.98), decay)

@@ -1,5 +1,6 @@
 """The best classes of embeddings: exactly, all of them scored in blocks, or through an index."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int, Integer
 
 from candax.base import Classes, Retriever
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
-from candax.checks import check_positive
+from candax.checks import check_positive, checked
 from candax.samplers.index_files import load_index, save_index
 from candax.samplers.ivf import ivf_index
 
@@ -101,6 +102,36 @@ class Search:
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
             scores, ids = np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)
         return _marked(scores, ids, None)
+
+
+class Searching:
+    """What answers by a search among the classes of a trained model: the base of the interfaces in Python."""
+
+    def searched(self) -> Classes:
+        """All classes."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def search(self) -> Search:
+        """What finds the best classes."""
+        return Search(self.searched())
+
+    @checked
+    def use_index(self, index: str | Path | None) -> Any:
+        """Searches approximately from now on, or exactly again.
+
+        Args:
+            index: file of an index of these classes, which is built there if there is none. None: exactly, over all
+                classes.
+
+        Returns:
+            This object.
+
+        Raises:
+            ValueError: for an index of other classes, or where nothing has been trained.
+        """
+        self.search = Search(self.searched(), None if index is None else Path(index))
+        return self
 
 
 def power_of_two(number: int) -> int:

@@ -201,7 +201,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: for an index of other classes.
         """
-        self._fitted().use_index(None if index is None else Path(index))
+        self._fitted().use_index(index)
         return self
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

@@ -1,7 +1,6 @@
 """A trained model of sparse features: probabilities of its classes, by weights and sizes alone."""
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,13 +12,14 @@ from scipy.special import expit
 
 import candax as cx
 from candax import data, models
+from candax.base import Classes
 from candax.data.weighting import weighted
 from candax.recipes.common import finished
-from candax.recipes.common.search import AT_A_TIME, Search, power_of_two
+from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
 from candax.training import embed
 
 
-class Labels:
+class Labels(Searching):
     """What a trained model says of examples.
 
     Args:
@@ -40,14 +40,9 @@ class Labels:
         model = models.Classifier(encoder, cx.Head(about["num_classes"], about["dim"], rngs=rngs))
         return finished.into(model, self.weights, "the model")
 
-    @functools.cached_property
-    def search(self) -> Search:
-        """What finds the best classes."""
-        return Search(self.model.head.whole())
-
-    def use_index(self, index: Path | None) -> None:
-        """Searches through an index from now on, or (None) exactly."""
-        self.search = Search(self.model.head.whole(), index)
+    def searched(self) -> Classes:
+        """All classes."""
+        return self.model.head.whole()
 
     def top_k(self, features: csr_array, k: int) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
         """Probabilities and ids of the k likeliest classes, best first.

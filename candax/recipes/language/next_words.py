@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,9 +10,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from candax.base import Classes
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
-from candax.recipes.common.search import AT_A_TIME, Search, power_of_two
+from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
 from candax.recipes.language.building import language_model
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.language.files import END, UNKNOWN
@@ -26,7 +26,7 @@ _LATEST = 512
 _MOST_WORDS = 1 << 16
 
 
-class NextWords:
+class NextWords(Searching):
     """What a finished run of ``candax language`` says of texts; of ``candax.recipes.load``.
 
     Attributes:
@@ -37,7 +37,6 @@ class NextWords:
         self.settings, self.words = settings, tuple(words)
         self.model = finished.into(language_model(settings, len(self.words)), weights, where)
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        self.search = Search(self.model.head.whole())
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "NextWords":
@@ -98,21 +97,9 @@ class NextWords:
         found = (self._numbers.get(word, other) for word in text)
         return [number for number in found if number is not None]
 
-    @checked
-    def use_index(self, index: str | Path | None) -> "NextWords":
-        """Searches approximately from now on.
-
-        Args:
-            index: file of an index of these words, which is built there if there is none. None: exactly.
-
-        Returns:
-            This object.
-
-        Raises:
-            ValueError: for an index of other classes.
-        """
-        self.search = Search(self.model.head.whole(), None if index is None else Path(index))
-        return self
+    def searched(self) -> Classes:
+        """All words."""
+        return self.model.head.whole()
 
     @functools.cached_property
     def _split(self) -> tuple[Graph, Any]:

@@ -11,17 +11,18 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from candax import data, models
+from candax.base import Classes
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
-from candax.recipes.common.search import AT_A_TIME, Best, Search, power_of_two
+from candax.recipes.common.search import AT_A_TIME, Best, Searching, power_of_two
 from candax.recipes.links.building import link_model_of, training_of
 from candax.recipes.links.command import METHODS, LinksSettings, MethodName
 from candax.recipes.links.saving import OPTIONS, save_model
 from candax.training import embed
 
 
-class LinkPredictor:
+class LinkPredictor(Searching):
     """Which entity completes a triple: ComplEx and others, as ``candax links`` trains them.
 
     Args:
@@ -151,22 +152,6 @@ class LinkPredictor:
         return np.concatenate([np.zeros((0, dim), np.float32), *parts])[: len(questions)]
 
     @checked
-    def use_index(self, index: str | Path | None) -> "LinkPredictor":
-        """Searches approximately from now on.
-
-        Args:
-            index: file of an index of these entities, which is built there if there is none. None: exactly.
-
-        Returns:
-            This predictor.
-
-        Raises:
-            ValueError: for an index of other classes.
-        """
-        self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
-        return self
-
-    @checked
     def save(self, folder: str | Path) -> Path:
         """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
 
@@ -190,10 +175,9 @@ class LinkPredictor:
         found._set(graph)
         return found
 
-    @functools.cached_property
-    def search(self) -> Search:
-        """What finds the best entities."""
-        return Search(self._trained().model.head.whole())
+    def searched(self) -> Classes:
+        """All entities."""
+        return self._trained().model.head.whole()
 
     @functools.cached_property
     def _known(self) -> data.KnownAnswers:

@@ -70,6 +70,8 @@ def source(path: str) -> Source:
     if path != _STDIN:
         if Path(path).is_dir():
             raise ValueError(f"{path}: expected a file of inputs, got a folder.")
+        if not Path(path).exists():
+            raise ValueError(f"expected a file of inputs, or - for standard input, got {path}, which does not exist.")
         return Source(Path(path), read_lines(Path(path)))
     return Source(Path("standard input"), _standard_lines(Path("standard input")))
 

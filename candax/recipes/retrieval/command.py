@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-import optax
 
 import candax as cx
 from candax import files, models
@@ -208,18 +207,17 @@ def training_of(
 ) -> common.Training:
     """How towers are trained; what is ``measured`` is so on the way too."""
     questions = _questions(settings, found)
-    some = questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.curve_users])]
+    some = questions.some(settings.curve_users)
     kind = PackedBatches if known.users is None else TowerBatches
     batches = kind(found, settings.num_rows, settings.length, seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
 
     def measure(questions: Questions, model: models.Classifier) -> dict[str, float]:
-        return evaluate(tower_scores(model, found, settings.length), found, questions, ks=_within(found))
+        return evaluate(tower_scores(model, found, settings.length), found, questions, ks=KS)
 
     def both(model: models.Classifier) -> dict[str, float]:
-        ks = tuple(k for k in _INDEXED if k <= found.num_items)
         return measure(questions, model) | indexed_figures(
-            model, found, questions, settings.length, seed=settings.seed, ks=ks
+            model, found, questions, settings.length, seed=settings.seed, ks=_INDEXED
         )
 
     return common.Training(
@@ -234,10 +232,6 @@ def training_of(
     )
 
 
-def _within(found: Sequences) -> tuple[int, ...]:
-    return tuple(k for k in KS if k <= found.num_items)
-
-
 def _make(
     settings: RetrieveSettings,
     found: Sequences,
@@ -248,20 +242,17 @@ def _make(
     loss: Any,
 ) -> tuple[models.Classifier, cx.Optimizer]:
     model = two_towers(settings, found.num_items, sampler, loss, counts=label_counts(found), seed=seed, known=known)
-    warm_up = max(1, num_steps // 20)
-    rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warm_up, max(num_steps, warm_up + 1))
-    tx = cx.rows.averaged(optax.adam(rate, b2=0.98), settings.decay)
+    tx = common.averaged_adam(settings.learning_rate, num_steps, settings.decay)
     return model, cx.Optimizer(model, tx, clip_norm=5.0, seed=seed)
 
 
 def _questions(settings: RetrieveSettings, found: Sequences) -> Questions:
-    questions = found.questions(settings.split)
-    return questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.users])]
+    return found.questions(settings.split).some(settings.users)
 
 
 def _measured(scorer: Scorer, settings: RetrieveSettings, found: Sequences, folder: Path | None) -> dict[str, float]:
     del folder
-    return evaluate(scorer, found, _questions(settings, found), ks=_within(found))
+    return evaluate(scorer, found, _questions(settings, found), ks=KS)
 
 
 def _trained(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from candax import models
 from candax.checks import checked
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
@@ -80,26 +81,10 @@ class TwoTowerRecommender(SequenceRecommender):
         assert found is not None
         return save_model(Path(folder), self.settings, found, self.model, self.counts, self.features)
 
-    @classmethod
-    def of(cls, saved: finished.Finished) -> "TwoTowerRecommender":
-        """What was saved, by ``save`` or by `candax retrieve`."""
-        found = cls(**saved.about["options"])
-        items = tuple(saved.names["items"])
-        nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
-        found.features = known_of(saved)
-        found.model = finished.into(
-            two_towers(found.settings, len(items), known=found.features), saved.weights, str(saved.path)
-        )
-        found._set(nothing, saved.extra["counts"])
-        return found
+    def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
+        self.features = known_of(saved)
+        return two_towers(self.settings, num_items, known=self.features)
 
-    def _embedded(self, histories: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
-        if not histories:
-            return np.zeros((0, self.settings.dim), np.float32)
-        sizes = np.array([len(history) for history in histories], np.int64)
-        ends = np.cumsum(sizes)
-        items = np.concatenate([np.asarray(history, np.int32) for history in histories])
-        # Whose histories these are is not known, so that nothing is of the users.
-        sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
-        questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
+    def _read(self, sequences: Sequences, questions: Questions) -> Float[np.ndarray, "n dim"]:
+        """Whose histories these are is not known, so that nothing is of the users."""
         return embeddings(self.model, sequences, questions, self.settings.length)

@@ -60,8 +60,11 @@ def indexed_figures(
 
     Returns:
         ``indexed recall@k``, ``indexed ndcg@k``, the seconds in which the index was built and the share of codes that
-        are read.
+        are read; nothing where there are fewer items than the least k.
     """
+    ks = tuple(k for k in ks if k <= sequences.num_items)
+    if not ks:
+        return {}
     classes, number = model.head.whole(), sequences.num_items
     rows, items = seen_pairs(sequences, questions)
     # An answer that is in the history is asked for nevertheless, as in exact figures.

@@ -20,9 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-import optax
-
 import candax as cx
 from candax import files, models
 from candax.base import Sampler
@@ -199,14 +196,13 @@ def _measured(scorer: Scorer, settings: SequencesSettings, found: Sequences, fol
 
 
 def _questions(settings: SequencesSettings, found: Sequences) -> Questions:
-    questions = found.questions(settings.split)
-    return questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.users])]
+    return found.questions(settings.split).some(settings.users)
 
 
 def training_of(settings: SequencesSettings, found: Sequences, seed: int, *, measured: bool = True) -> common.Training:
     """How a model is trained; what is ``measured`` is so on the way too."""
     questions = _questions(settings, found)
-    some = questions[np.sort(np.random.default_rng(0).permutation(len(questions))[: settings.curve_users])]
+    some = questions.some(settings.curve_users)
     batches = PackedBatches(found, settings.num_rows, settings.length, seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
 
@@ -229,9 +225,7 @@ def _make(
     settings: SequencesSettings, found: Sequences, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
 ) -> tuple[models.Classifier, cx.Optimizer]:
     model = sequence_model(settings, found.num_items, sampler, loss, counts=found.counts(), seed=seed)
-    warm_up = max(1, num_steps // 20)
-    rate = optax.warmup_cosine_decay_schedule(0.0, settings.learning_rate, warm_up, max(num_steps, warm_up + 1))
-    tx = cx.rows.averaged(optax.adam(rate, b2=0.98), settings.decay)
+    tx = common.averaged_adam(settings.learning_rate, num_steps, settings.decay)
     return model, cx.Optimizer(model, tx, clip_norm=5.0, seed=seed)
 
 

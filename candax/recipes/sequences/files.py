@@ -84,6 +84,10 @@ class Questions:
         """Some of them."""
         return Questions(self.starts[which], self.ends[which], self.answers[which])
 
+    def some(self, number: int) -> "Questions":
+        """A random part of them in their order, always the same; all, where there are no more."""
+        return self[np.sort(np.random.default_rng(0).permutation(len(self))[:number])]
+
 
 def ranges(starts: Int64[np.ndarray, " n"], ends: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " total"]:
     """The numbers from each start to before its end, one range after the other.

@@ -1,6 +1,5 @@
 """Recommendation of the next item as its field has it: `fit(histories)` and `recommend(histories, k)`."""
 
-import functools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +9,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from candax import models
+from candax.base import Classes
 from candax.checks import check_positive, checked, described
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
-from candax.recipes.common.search import AT_A_TIME, Best, Search
+from candax.recipes.common.search import AT_A_TIME, Best, Searching
 from candax.recipes.sequences.building import pair_of, sequence_model
 from candax.recipes.sequences.command import SequencesSettings, training_of
 from candax.recipes.sequences.files import Questions, Sequences
@@ -22,7 +22,7 @@ from candax.recipes.sequences.saving import OPTIONS, save_model
 from candax.training import embed
 
 
-class SequenceRecommender:
+class SequenceRecommender(Searching):
     """Which item comes next: the transformer of ``candax sequences``, trained on histories of items.
 
     Args:
@@ -121,22 +121,6 @@ class SequenceRecommender:
         return Best(scores, ids, None)
 
     @checked
-    def use_index(self, index: str | Path | None) -> "SequenceRecommender":
-        """Searches approximately from now on.
-
-        Args:
-            index: file of an index of these items, which is built there if there is none. None: exactly.
-
-        Returns:
-            This recommender.
-
-        Raises:
-            ValueError: for an index of other classes.
-        """
-        self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
-        return self
-
-    @checked
     def save(self, folder: str | Path) -> Path:
         """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
 
@@ -152,19 +136,22 @@ class SequenceRecommender:
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
-        """What was saved, by ``save`` or by `candax sequences`."""
+        """What was saved, by ``save`` or by the command."""
         found = cls(**saved.about["options"])
         items = tuple(saved.names["items"])
         nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
-        bare = sequence_model(found.settings, len(items))
-        found.model = finished.into(bare, saved.weights, str(saved.path))
+        found.model = finished.into(found._untrained(saved, len(items)), saved.weights, str(saved.path))
         found._set(nothing, saved.extra["counts"])
         return found
 
-    @functools.cached_property
-    def search(self) -> Search:
-        """What finds the best items."""
-        return Search(self._trained().model.head.whole())
+    def searched(self) -> Classes:
+        """All items."""
+        return self._trained().model.head.whole()
+
+    def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
+        """The model, whose weights are still to be read."""
+        del saved
+        return sequence_model(self.settings, num_items)
 
     def _set(self, found: Sequences, counts: np.ndarray) -> None:
         self.__dict__.pop("search", None)
@@ -180,14 +167,17 @@ class SequenceRecommender:
         """What the head sees after the last item of each history, of which the latest ``length`` items are read."""
         if not histories:
             return np.zeros((0, self.settings.dim), np.float32)
-        model: models.Classifier = self.model
         sizes = np.array([len(history) for history in histories], np.int64)
         ends = np.cumsum(sizes)
         items = np.concatenate([np.asarray(history, np.int32) for history in histories])
         sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
         questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
+        return self._read(sequences, questions)
+
+    def _read(self, sequences: Sequences, questions: Questions) -> Float[np.ndarray, "n dim"]:
+        """What the head sees after the history of each question."""
         batches = packed_questions(sequences, questions, self.settings.length, _ROWS)
-        return np.concatenate([np.asarray(embed(model, batch))[rows, places] for batch, rows, places in batches])
+        return np.concatenate([np.asarray(embed(self.model, batch))[rows, places] for batch, rows, places in batches])
 
 
 # Rows of packed histories that are read at a time.
