@@ -4,9 +4,9 @@
     candax train --dataset acl-authors --tf-idf        (a folder in the Extreme Classification Repository's format)
     candax train --seeds 3 --average 3
 
-Expected on python-stdlib with the defaults, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .419 /
-.210, the model .431 / .237, with neighbours .434 / .239, after 672 steps (35 s on 2 quiet cores, of 2 minutes in all)
-with 1.5 GB of memory. The label tree of napkinXC has .439 / .241 there (``benchmarks/extreme.py``).
+Expected on python-stdlib with the defaults, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .417 /
+.209, the model .434 / .236, with neighbours .442 / .241, one seed (133 s of training on 2 busy cores, of 4 minutes in
+all). The label tree of napkinXC has .442 / .241 in the same run, after 72 s (``benchmarks/extreme.py``).
 """
 
 import dataclasses
