@@ -83,7 +83,9 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_run_that_was_stopped_goes_on_to_the_same_bits",
         "test_a_training_beats_what_needs_none_and_writes_its_results",
         "test_any_sampler_and_loss_go",
+        "test_next_words_have_the_probabilities_of_the_evaluation",
         "test_perplexity_is_that_of_the_whole_text",
+        "test_texts_are_completed_on_the_command_line",
     },
     "recipes/test_links.py": {
         "test_a_training_beats_what_needs_none_and_writes_its_results",
@@ -101,8 +103,17 @@ CI_ONLY: dict[str, set[str]] = {
         "test_questions_are_read_in_each_form_and_unknown_ones_counted",
         "test_ranks_of_completions_are_those_of_the_evaluation",
     },
-    "recipes/test_retrieve.py": {"test_every_method_trains"},
-    "recipes/test_sequences.py": {"test_a_training_beats_what_needs_none_and_writes_its_results"},
+    "recipes/test_retrieve.py": {
+        "test_a_run_is_used",
+        "test_a_run_that_is_there_is_not_trained_again",
+        "test_a_training_beats_the_most_popular_and_writes_its_results",
+        "test_every_method_trains",
+        "test_fewer_items_than_are_asked_for",
+    },
+    "recipes/test_sequences.py": {
+        "test_a_training_beats_what_needs_none_and_writes_its_results",
+        "test_what_shares_a_row_is_read_as_if_alone",
+    },
     "recipes/test_common.py": {
         "test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds",
         "test_a_training_that_was_killed_goes_on_where_it_was",
@@ -122,6 +133,7 @@ CI_ONLY: dict[str, set[str]] = {
     "samplers/lsh/test_sampler.py": {
         "test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias",
         "test_rows_of_several_steps_that_move_together_end_where_single_steps_put_them[30]",
+        "test_thinning_and_filling",
     },
     "samplers/lsh/test_tables.py": {"test_a_reservoir_is_uniform_over_what_came"},
     "samplers/test_bernoulli.py": {"test_a_long_tail_is_drawn_as_stated"},
@@ -165,6 +177,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_run_in_parts_is_the_whole_run[10-list]",
         "test_a_run_in_parts_is_the_whole_run[5-Stateful]",
         "test_a_signal_ends_the_step_and_saves",
+        "test_asked_twice_it_leaves_at_once",
         "test_bad_batches_say_which_and_why",
         "test_batches_of_any_kind_train_alike",
         "test_others_keep_their_arrays",
@@ -184,4 +197,26 @@ CI_ONLY: dict[str, set[str]] = {
         "test_training_learns",
     },
     "recipes/test_word2vec.py": ALL,
+    "rows/test_exact.py": {
+        "test_a_lazy_optimizer_after_an_exact_one_begins_with_settled_rows",
+        "test_a_loss_that_is_read_in_evaluation_sees_settled_rows",
+        "test_a_missed_path_is_the_dense_one[betas1-cosine-0.001-0.1]",
+        "test_a_missed_path_is_the_dense_one[betas2-cosine-0.001-0.1]",
+        "test_a_missed_path_is_the_dense_one[betas3-cosine-0.001-0.1]",
+        "test_a_model_is_trained_as_by_dense_adamw[options0]",
+        "test_a_model_is_trained_as_by_dense_adamw[options2]",
+        "test_a_model_is_trained_as_by_dense_adamw[options3]",
+        "test_a_resumed_fit_is_the_unbroken_one",
+        "test_a_step_that_is_not_finite_is_none",
+        "test_micro_batches_and_a_frozen_table",
+        "test_optimizers_made_alike_are_compiled_once",
+        "test_ready_made_encoders_read_settled_rows",
+        "test_rows_that_are_added_begin_where_they_are",
+    },
+    "samplers/test_midx.py": {
+        "test_coarse_codewords_are_nearer_to_the_softmax_than_frequency_is",
+    },
+    "recipes/test_retrieve_features.py": {
+        "test_a_training_with_features_is_used",
+    },
 }
