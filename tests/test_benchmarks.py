@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = {
     "scale": ["scale.py", "--num-classes", "2000", "--repeats", "2", "--num-sampled", "64", "--batch-size", "8"],
     "lsh": ["lsh.py", "--num-classes", "2000", "--num-tables", "2", "--repeats", "1", "--many-tables", "1500"],
+    "sequences": ["sequences.py", "--num-items", "2000", "--num-users", "200", "--rounds", "1"],
 }
 
 
