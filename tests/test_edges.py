@@ -10,6 +10,7 @@ import pytest
 
 import candax as cx
 from candax import losses, samplers
+from tests.conformance import tables
 
 NUM, DIM, BATCH, SAMPLED = 40, 4, 4, 64
 SAMPLERS = {
@@ -35,6 +36,11 @@ SAMPLERS = {
     "hashing_forest": samplers.hashing_forest(8, num_trees=2, leaf_size=4),
     "with_tail": samplers.with_tail(samplers.top_k(4), samplers.uniform(SAMPLED)),
     "mixture": samplers.mixture([samplers.uniform(4), samplers.log_uniform(SAMPLED, ids_ranked=True)]),
+}
+SAMPLERS |= {
+    name: case.factory(case.groups[0])
+    for name, case in tables.SAMPLERS.items()
+    if name in samplers.__all__ and name not in SAMPLERS
 }
 LOSSES = {
     name: getattr(losses, name)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,22 @@ _IVF = {"num_centers": 2, "hm_num": 4, "num_kept": 4, "query_bits": 4, "num_iter
 _LSH = {"num_tables": 2, "num_hashes": 2, "capacity": 4, "num_buckets": 4, "hash": _s.simhash()}
 _FOREST = {"num_trees": 2, "leaf_size": 4, "scale": 1.0}
 
+# What a factory that asks for these alone is called with, unless a line below says more.
+_SIZES = {"num_sampled": 4, "k": 4}
+
+
+def _by_sizes(room: Any, prefix: str) -> dict[str, made.Good]:
+    found = {}
+    for name in room.__all__:
+        asked = inspect.signature(getattr(room, name)).parameters.values()
+        needed = [parameter.name for parameter in asked if parameter.default is parameter.empty]
+        if set(needed) <= set(_SIZES):
+            found[f"{prefix}.{name}"] = made.of(getattr(room, name), **{size: _SIZES[size] for size in needed})
+    return found
+
+
 GOOD: Mapping[str, made.Good] = {
+    **_by_sizes(_s, "samplers"),
     "samplers.bernoulli": made.of(_s.bernoulli, expected=4.0, power=0.5, smoothing=1.0, num_slots=8, num_groups=1),
     "samplers.classes_per_example": made.of(_s.classes_per_example, num_sampled=4, batch_size=2, num_groups=1),
     "samplers.dwta": made.of(_s.dwta, bin_size=4, sparse=False),
