@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 import candax as cx
 from candax import data, models
 from candax.data import Dataset, Examples
-from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 
 
@@ -59,6 +59,11 @@ def test_labels_of_nearest_neighbours(dataset, number, power):
     found = best_shares(dataset, shares)
     for k in (1, 3, 5):
         assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, votes, k))
+
+
+def test_the_best_power_is_that_of_the_highest_precision(dataset):
+    by_power = {power: best_shares(dataset, neighbour_shares(dataset, power=power))["p_at_5"] for power in (2, 4, 8)}
+    assert by_power[best_power(dataset)] == max(by_power.values())
 
 
 def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):

@@ -27,7 +27,7 @@ from candax.models import Classifier
 from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.extreme import linear
-from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
@@ -63,8 +63,9 @@ class Train(Setting):
     """Trainings with seeds from --seed on, further ones in folders of their own."""
     average: common.NonNegative = 1
     """Further rows: the mean of the probabilities of so many models, alone and with neighbours."""
-    neighbours: common.NotNegative = 0.2
-    """The weight of the labels' shares among the nearest neighbours beside them."""
+    neighbours: common.NotNegative = 0.3
+    """The weight of the labels' shares among the nearest neighbours beside them; the power of the cosine is chosen on
+    a tenth of the training set."""
     out: common.Out = Path("runs/train")
     """Folder of the run: config.json, metrics.jsonl, checkpoints/, model.safetensors, results.json, train.png."""
     checkpoint_every: common.Count = 500
@@ -150,7 +151,7 @@ def train(settings: Train) -> list[common.Row]:
     settings = settings.ready()
     common.writable_folder(settings.out)
     dataset = settings.load()
-    shares = functools.cache(lambda: neighbour_shares(dataset))
+    shares = functools.cache(lambda: neighbour_shares(dataset, power=best_power(without_validation(dataset))))
     name = "full softmax" if settings.sampler is None else f"{settings.sampler}, {settings.loss}"
     methods = [
         common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
