@@ -176,10 +176,12 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_run_in_parts_is_the_whole_run[10-Loader]",
         "test_a_run_in_parts_is_the_whole_run[10-list]",
         "test_a_run_in_parts_is_the_whole_run[5-Stateful]",
+        "test_batches_of_any_kind_train_alike",
+    },
+    "training/test_fit_stops.py": {
         "test_a_signal_ends_the_step_and_saves",
         "test_asked_twice_it_leaves_at_once",
         "test_bad_batches_say_which_and_why",
-        "test_batches_of_any_kind_train_alike",
         "test_others_keep_their_arrays",
         "test_what_is_done_while_training_leaves_the_trainer_unharmed",
         "test_what_the_user_s_functions_raise_loses_nothing",
