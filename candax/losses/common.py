@@ -4,6 +4,7 @@ True and sampled logits are reduced separately and the two numbers added: concat
 size [B] into all-to-all exchanges when the samples are sharded over devices.
 """
 
+import functools
 from typing import Literal, TypeAlias
 
 import jax
@@ -73,10 +74,19 @@ def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
     ``jax.nn.softplus`` is right at infinities too, at more than twice the cost of a loss and its gradient.
     """
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+    e = jnp.exp(-jnp.abs(x))
+    return jnp.maximum(x, 0) + (_log1p(e) if x.dtype == jnp.float32 else jnp.log1p(e))
 
 
 softplus.defjvps(lambda tangent, value, x: tangent * jnp.exp(x - value))
+
+
+def _log1p(e: Float[Array, "..."]) -> Float[Array, "..."]:
+    """``log(1 + e)`` of float32 from 0 to 1, right to its last bits at half the cost of XLA's on a CPU."""
+    z = e / (2 + e)  # log(1 + e) = 2 artanh(z), and z is at most 1 / 3
+    square = z * z
+    series = functools.reduce(lambda total, n: total * square + 1 / n, range(13, 0, -2), jnp.full_like(e, 1 / 15))
+    return 2 * z * series
 
 
 def log_sum_exp(

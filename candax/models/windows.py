@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Shaped
 from candax.checks import check_positive, checked
 
 # Places of a block: the product is (block + 2 w) / (2 w) times as large as its band, but quick.
-_BLOCK = 32
+_BLOCK = 16
 
 
 def _reach(of_places: Float[Array, "R L dim"], window: int, block: int) -> Float[Array, "R n reach dim"]:

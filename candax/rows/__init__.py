@@ -5,6 +5,7 @@ Here a lookup carries its own gradient (``lookups``), ``value_and_grad`` returns
 elementwise optax transformation acts on the rows that a step has used, alone (``rowwise``).
 """
 
+from candax.rows.adding import adding_sgd
 from candax.rows.averaging import averaged
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.differentiate import value_and_grad
@@ -27,6 +28,7 @@ __all__ = [
     "Table",
     "TableView",
     "UniqueRows",
+    "adding_sgd",
     "averaged",
     "exact_adam",
     "exact_adamw",

@@ -187,4 +187,4 @@ def _join(
         return None
     rows = [delta.reshape(-1, *table.shape[1:]) for (of, _), delta in zip(lookups, deltas, strict=True) if of == number]
     # Where an id is out of range nothing is written, so a delta that reached a row of zeros or NaN counts for nothing.
-    return RowGradients.of(jnp.concatenate(ids), jnp.concatenate(rows), table.shape[0]).where(finite)
+    return RowGradients.of(jnp.concatenate(ids), jnp.concatenate(rows), table.shape[0], finite)

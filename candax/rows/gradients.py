@@ -18,7 +18,8 @@ class RowGradients:
     """Gradients of the rows of a table that a step has used.
 
     ``ids`` are sorted and unique, their fillers at the end are >= num_rows; ``rows`` are the gradients in float32 or
-    wider, zeros at fillers; ``num_rows`` is the table's. As leaves of a pytree the ids are stored as key data, whose
+    wider, zeros at fillers; ``num_rows`` is the table's. ``unsummed`` are the same as they came, ids (num_rows where
+    they count for nothing) and rows, as long as they have been neither changed nor taken apart. As leaves of a pytree the ids are stored as key data, whose
     type knows no arithmetic: ``jax.tree.map(jnp.add, ...)`` and ``optax.global_norm`` raise a TypeError instead of
     counting ids as numbers.
 
@@ -32,15 +33,30 @@ class RowGradients:
         data = jnp.stack([ids.astype(jnp.uint32), jnp.zeros(ids.shape, jnp.uint32)], axis=-1)
         self._ids = jax.random.wrap_key_data(data, impl="threefry2x32")
         self.rows, self.num_rows = rows, num_rows
+        self.unsummed: tuple[Array, Array] | None = None
 
     @classmethod
-    def of(cls, ids: Int[Array, " n"], rows: Float[Array, "n ..."], num_rows: int) -> "RowGradients":
-        """From ids in any order: rows of equal ids are added; ids out of range count for nothing."""
-        kept = (ids >= 0) & (ids < num_rows)
-        unique = unique_rows(jnp.where(kept, ids, -1), num_rows)
+    def of(
+        cls,
+        ids: Int[Array, " n"],
+        rows: Float[Array, "n ..."],
+        num_rows: int,
+        condition: Bool[Array, ""] | bool = True,
+    ) -> "RowGradients":
+        """From ids in any order: rows of equal ids are added; ids out of range count for nothing.
+
+        Without the ``condition`` they are gradients of no rows, as after ``where`` but for its two passes over them.
+        """
+        inside = (ids >= 0) & (ids < num_rows)
+        unique = unique_rows(jnp.where(inside, ids, -1), num_rows)
         # Those that count for nothing are dropped, not added to one filler: adding up at one place is slow on a GPU.
+        kept = inside & condition
         places = jnp.where(kept, unique.positions, ids.shape[0])
-        return cls(unique.ids, jnp.zeros_like(rows).at[places].add(rows, mode="drop"), num_rows)
+        fillers = num_rows + jnp.arange(ids.shape[0], dtype=jnp.int32)
+        added = jnp.zeros_like(rows).at[places].add(rows, mode="drop")
+        made = cls(jnp.where(condition, unique.ids, fillers), added, num_rows)
+        made.unsummed = jnp.where(kept, ids, num_rows).astype(jnp.int32), rows
+        return made
 
     @property
     def ids(self) -> Int[Array, "..."]:
@@ -51,6 +67,10 @@ class RowGradients:
         """These, or gradients of no rows."""
         fillers = self.num_rows + jnp.arange(self.rows.shape[0], dtype=jnp.int32)
         return RowGradients(jnp.where(condition, self.ids, fillers), jnp.where(condition, self.rows, 0), self.num_rows)
+
+    def summed(self) -> "RowGradients":
+        """These, without what is ``unsummed``."""
+        return RowGradients(self.ids, self.rows, self.num_rows)
 
     def __mul__(self, factor: Array | float) -> "RowGradients":
         return RowGradients(self.ids, self.rows * factor, self.num_rows)
@@ -77,7 +97,7 @@ class RowGradients:
         """The inverse of ``tree_flatten_with_keys``."""
         made = object.__new__(cls)
         made._ids, made.rows = children
-        made.num_rows = num_rows
+        made.num_rows, made.unsummed = num_rows, None
         return made
 
 

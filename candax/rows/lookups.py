@@ -15,7 +15,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer, Num
+from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
 from candax.checks import checked, described
 from candax.rows.rounding import wide
@@ -137,10 +137,10 @@ class Tape:
         self.check_trace("a lookup of table rows")
         source = self.sources[table]
         number = len(self.lookups)
-        rows = gather(source, ids)
+        rows = gather(source, ids) if table in self.dense else _read(jax.lax.stop_gradient(source), ids)
         if table in self.laggings and table not in self.dense:
             rows = self.laggings[table].read(rows, ids)
-        self.finite.append(jnp.all(jnp.isfinite(jax.lax.stop_gradient(rows))))
+        self.finite.append(all_finite(jax.lax.stop_gradient(rows)))
         self.lookups.append((table, ids))
         wider = rows.astype(wide(rows.dtype))
         self.rows.append(jax.ShapeDtypeStruct(wider.shape, wider.dtype))
@@ -230,6 +230,24 @@ def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Arra
     # A negative index would count from the end.
     rows = table.at[jnp.where(ids < 0, table.shape[0], ids)].get(mode="fill", fill_value=jnp.nan)
     return jnp.where((ids == -1).reshape(ids.shape + (1,) * (table.ndim - 1)), 0, rows).astype(table.dtype)
+
+
+def _read(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
+    """``gather`` where no gradient is taken of it, with one choice per number: XLA makes it anew for each use.
+
+    Its gradient would add up at the first row all that ``gather``'s drops.
+    """
+    inside = (ids >= 0) & (ids < table.shape[0])
+    rows = table.at[jnp.where(inside, ids, 0)].get(mode="promise_in_bounds")
+    outside = jnp.where(ids == -1, 0, jnp.nan).astype(table.dtype)
+    per_row = ids.shape + (1,) * (table.ndim - 1)
+    return jnp.where(inside.reshape(per_row), rows, outside.reshape(per_row))
+
+
+def all_finite(rows: Float[Array, "..."]) -> Bool[Array, ""]:
+    """Whether no number is infinite or NaN, in half the time of ``jnp.all(jnp.isfinite(rows))`` on a CPU."""
+    # NaN passes through a maximum, and is not below infinity.
+    return jnp.max(jnp.abs(rows), initial=0) < jnp.inf
 
 
 def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:

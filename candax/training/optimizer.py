@@ -1,5 +1,6 @@
 """The optimizer of a model with tables: dense for parameters, by rows for tables, under one global norm."""
 
+import dataclasses
 import functools
 from typing import Any, TypeAlias
 
@@ -12,10 +13,12 @@ from jaxtyping import Array, Bool, PyTree
 from candax.base import Classes, Query, no_update
 from candax.checks import checked
 from candax.models.head import Head
+from candax.rows.adding import Adding, can_add
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.draws import join
 from candax.rows.exact import Exact
-from candax.rows.gradients import Gradients, RowGradients
+from candax.rows.gradients import Gradients, RowGradients, map_rows
+from candax.rows.lookups import all_finite
 from candax.rows.modules import name_of
 from candax.rows.placement import Placement, placement_of
 from candax.rows.rounding import Rounding, wide
@@ -117,8 +120,15 @@ class Optimizer(nnx.Pytree):
         params, tables = self._split(model)
         of_params, rows = self._check(grads, model, params, tables)
         grads = Gradients(of_params, rows, grads.draws, grads.finite)
-        norm = grads.norm()
-        ok = grads.finite & jnp.isfinite(norm)
+        if self._can_add(rows, tables):
+            # A norm would need the sums over equal ids, whose arrays this step does without.
+            norm = Gradients(of_params, {}, {}, grads.finite).norm()
+            finite = [all_finite(of.unsummed[1]) for of in rows.values()]
+            ok = functools.reduce(jnp.logical_and, finite, grads.finite & jnp.isfinite(norm))
+        else:
+            norm = grads.norm()
+            ok = grads.finite & jnp.isfinite(norm)
+            grads = dataclasses.replace(grads, rows=map_rows(_summed, grads.rows))
         if self.clip_norm is not None:
             grads = grads * jnp.where(norm > self.clip_norm, self.clip_norm / jnp.where(norm > 0, norm, 1), 1.0)
 
@@ -135,6 +145,15 @@ class Optimizer(nnx.Pytree):
         follow(model, tables, grads, updated, ok)
         self.step[...] = self.step[...] + 1
         self.skipped[...] = self.skipped[...] + (~ok).astype(jnp.uint32)
+
+    def _can_add(self, rows: dict[str, Any], tables: dict[Path, Table]) -> bool:
+        """Whether the gradients of all tables may be added as they came, see ``adding_sgd``."""
+        named = {name_of(path): table for path, table in tables.items()}
+        return (
+            self.clip_norm is None
+            and all(placement_of(table) is None for table in tables.values())
+            and all(can_add(self.by_rows.tx, of, named[name][...]) for name, of in rows.items())
+        )
 
     def _update_tables(
         self, model: nnx.Module, tables: dict[Path, Table], rows: dict[str, Any], ok: Bool[Array, ""]
@@ -242,6 +261,7 @@ class _ByRows:
             else rowwise(_on_leaf(tx, whole, path), rounding=rounding)
             for path in tables
         }
+        self.tx = tx
         leaves, structure = jax.tree.flatten(whole)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         self._key = tx, rounding, tuple(tables), structure, shapes
@@ -278,7 +298,11 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
         updates, state = tx.update(at(grads), state, at(leaf))
         return dict(nnx.to_flat_state(updates))[path], state
 
-    return optax.GradientTransformation(init, update)
+    return (Adding if isinstance(tx, Adding) else optax.GradientTransformation)(init, update)
+
+
+def _summed(grads: RowGradients | Array) -> RowGradients | Array:
+    return grads.summed() if isinstance(grads, RowGradients) else grads
 
 
 def _no_rows(table: Array) -> RowGradients:

@@ -18,6 +18,7 @@ from candax.checks import check_positive, checked
 from candax.data import Words, WordVectors
 from candax.data.windows import Direction, SkipGramBatch, WindowBatches
 from candax.models import CBOW, Classifier, SkipGram
+from candax.rows import adding_sgd
 from candax.training import fit
 
 # word2vec's code goes down to this share of the learning rate that it starts with.
@@ -117,7 +118,7 @@ def word2vec_model(
     *,
     dim: int = 100,
     k: float = 5,
-    num_sampled: int = 64,
+    num_sampled: int = 32,
     power: float = 0.75,
     sampler: Sampler | None = None,
     loss: Callable[..., Float[Array, " B"]] | None = None,
@@ -152,7 +153,7 @@ def word2vec_model(
         raise ValueError(f"expected dim >= 1, k > 0 and learning_rate > 0, got {dim}, {k} and {learning_rate}.")
     text = batches.text
     if sampler is None:
-        sampler = samplers.unigram(num_sampled, power=power, num_groups=batches.batch_size // batches.run_length)
+        sampler = samplers.unigram(num_sampled, power=power, num_groups=-(-batches.batch_size // 128))
     encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
     counts = text.counts.astype(np.float32)
     head = cx.Head(text.num_words, dim, biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
@@ -162,7 +163,7 @@ def word2vec_model(
     model = Classifier(encoder, head)
     rate = learning_rate * batches.batch_size if optimizer is None else learning_rate
     schedule = optax.linear_schedule(rate, rate * _LAST_RATE, max(1, num_steps))
-    transformation = (optax.sgd if optimizer is None else optimizer)(schedule)
+    transformation = (adding_sgd if optimizer is None else optimizer)(schedule)
     return model, cx.Optimizer(model, transformation, seed=seed)
 
 
