@@ -8,9 +8,11 @@ times or more, 5 epochs, learning rate from .025 down, seeds 0, 1, 2. gensim wor
 very words that candax has read (its quickest way), so that both see the same text and vocabulary. Without TEXT the text
 is the identifiers of Python's standard library.
 
-The table: words of the text a second, in training alone (candax: without compilation, which "seconds" includes), and
-the mean score over the seeds, on each file. The intervals: of the difference of these means, 95 %, by drawing the
-file's pairs (or questions) again, the same for both. What is in the folder ``--out`` already is not run again, so that
+The tables: the mean score over the seeds, on each file and on all files of similarity together; words of the text per
+second of training alone (candax: without compilation, which "seconds" includes), and per second of processor time
+(candax: with compilation), which tells more where others use the machine: then whoever has more threads gets more of
+it. The intervals: of the difference of the means, 95 %, by drawing the file's pairs (or questions) again, the same for
+both. What is in the folder ``--out`` already is not run again, so that
 a run that was cut off goes on.
 """
 
@@ -18,7 +20,7 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +58,17 @@ class Settings:
     """Folder for vectors, times and results.json."""
 
 
-def train_candax(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float]:
-    """Vectors, and seconds of training without compilation."""
+def train_candax(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float, float]:
+    """Vectors, seconds of training without compilation, and seconds of processor time with it."""
+    start = time.process_time()
     trained = cx.recipes.words.train_word2vec(
         text, epochs=settings.epochs, direction=settings.direction, dim=settings.dim, seed=seed
     )
-    return trained.vectors, trained.records[-1]["seconds"]
+    return trained.vectors, trained.records[-1]["seconds"], time.process_time() - start
 
 
-def train_gensim(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float]:
-    """Vectors, and seconds of training without counting words."""
+def train_gensim(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float, float]:
+    """Vectors, seconds of training without counting words, and seconds of processor time of the same."""
     from gensim.models import Word2Vec
 
     sg = int(settings.direction == "skipgram")
@@ -81,18 +84,18 @@ def train_gensim(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx
             epochs=settings.epochs,
         )  # fmt: skip
         model.build_vocab(corpus_file=str(path))
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         model.train(
             corpus_file=str(path),
             total_words=model.corpus_total_words,
             total_examples=model.corpus_count,
             epochs=settings.epochs,
         )
-        seconds = time.perf_counter() - start
+        seconds, busy = time.perf_counter() - start, time.process_time() - busy
     if model.corpus_total_words != text.total or set(model.wv.index_to_key) != set(text.words):
         raise ValueError(f"gensim read {model.corpus_total_words} words, candax {text.total}: not the same text.")
     order = [model.wv.key_to_index[word] for word in text.words]
-    return cx.data.WordVectors(text.words, model.wv.vectors[order]), seconds
+    return cx.data.WordVectors(text.words, model.wv.vectors[order]), seconds, busy
 
 
 TRAIN = {"candax": train_candax, "gensim": train_gensim}
@@ -104,10 +107,15 @@ def train(text: cx.data.Words, settings: Settings, library: str, seed: int) -> t
     path, about = settings.out / f"{name}.safetensors", settings.out / f"{name}.json"
     if not about.exists():
         start = time.perf_counter()
-        vectors, seconds = TRAIN[library](text, settings, seed)
+        vectors, seconds, busy = TRAIN[library](text, settings, seed)
         vectors.save(path)
-        words_per_second = text.total * settings.epochs / seconds
-        record = {"seconds": time.perf_counter() - start, "words_per_second": words_per_second, "text": text.digest}
+        words = text.total * settings.epochs
+        record = {
+            "seconds": time.perf_counter() - start,
+            "words_per_second": words / seconds,
+            "words_per_busy_second": words / busy,
+            "text": text.digest,
+        }
         about.write_text(json.dumps(record) + "\n")
     record = json.loads(about.read_text())
     if record["text"] != text.digest:
@@ -133,23 +141,31 @@ def analogy_scores(path: Path, runs: list[cx.data.WordVectors]) -> tuple[Callabl
     return lambda drawn: right[:, drawn].mean(1), right.shape[1]
 
 
-def compare(scores: Callable[[np.ndarray], np.ndarray], number: int, seeds: int) -> dict[str, Any]:
-    """Means over the seeds of both (the first runs are gensim's), their difference and its interval."""
+def compare(parts: Sequence[tuple[Callable[[np.ndarray], np.ndarray], int]], seeds: int) -> dict[str, Any]:
+    """Means over the seeds of both (the first runs are gensim's), their difference and its interval.
 
-    def means(drawn: np.ndarray) -> np.ndarray:
-        return scores(drawn).reshape(2, seeds).mean(1)
+    Of several files the scores are averaged, and of each its own pairs are drawn again.
+    """
+
+    def means(draw: Callable[[int], np.ndarray]) -> np.ndarray:
+        return np.mean([scores(draw(number)).reshape(2, seeds).mean(1) for scores, number in parts], axis=0)
 
     rng = np.random.default_rng(0)
-    differences = [np.diff(means(rng.integers(0, number, number)))[0] for _ in range(RESAMPLES)]
-    gensim, candax = means(np.arange(number))
+    differences = [np.diff(means(lambda n: rng.integers(0, n, n)))[0] for _ in range(RESAMPLES)]
+    gensim, candax = means(np.arange)
     low, high = np.nanquantile(differences, [0.025, 0.975])
     return {
-        "number": number,
+        "number": sum(number for _, number in parts),
         "gensim": float(gensim),
         "candax": float(candax),
         "difference": float(candax - gensim),
         "interval": [float(low), float(high)],
     }
+
+
+def ratios(times: dict[str, list[dict]], of: str) -> list[float]:
+    """Of candax to gensim, of runs that followed one another."""
+    return [mine[of] / theirs[of] for mine, theirs in zip(times["candax"], times["gensim"], strict=True)]
 
 
 def main(settings: Settings) -> None:
@@ -169,9 +185,12 @@ def main(settings: Settings) -> None:
     result: dict[str, Any] = {"text": text.name, "words": text.total, "times": times, "scores": {}}
     if set(settings.libraries) == set(TRAIN):
         both = [*runs["gensim"], *runs["candax"]]
-        for measure, paths in ((similarity_scores, settings.similarity), (analogy_scores, settings.analogies)):
-            for path in paths:
-                result["scores"][path.stem] = compare(*measure(path, both), len(settings.seeds))
+        similarity = {path.stem: similarity_scores(path, both) for path in settings.similarity}
+        analogies = {path.stem: analogy_scores(path, both) for path in settings.analogies}
+        for name, part in {**similarity, **analogies}.items():
+            result["scores"][name] = compare([part], len(settings.seeds))
+        if len(similarity) > 1:
+            result["scores"]["mean of similarity"] = compare(list(similarity.values()), len(settings.seeds))
         table = Table("measured with", "number", "gensim", "candax", "difference", "95 %")
         for name, row in result["scores"].items():
             low, high = row["interval"]
@@ -180,12 +199,18 @@ def main(settings: Settings) -> None:
                 f"{low:+.3f} ... {high:+.3f}",
             )  # fmt: skip
         console.print(table)
-    speed = Table("library", "words/s (mean)", "least", "most", "seconds in all (mean)")
+    speed = Table("library", "words/s (mean)", "least", "most", "per busy second", "seconds in all (mean)")
     for library, records in times.items():
         rates = [record["words_per_second"] for record in records]
-        seconds = np.mean([record["seconds"] for record in records])
-        speed.add_row(library, f"{np.mean(rates):,.0f}", f"{min(rates):,.0f}", f"{max(rates):,.0f}", f"{seconds:.0f}")
+        busy, seconds = (np.mean([record[of] for record in records]) for of in ("words_per_busy_second", "seconds"))
+        row = (np.mean(rates), min(rates), max(rates), busy, seconds)
+        speed.add_row(library, *(f"{value:,.0f}" for value in row))
     console.print(speed)
+    if set(settings.libraries) == set(TRAIN):
+        result["ratios"] = {of: ratios(times, of) for of in ("words_per_second", "words_per_busy_second")}
+        for of, found in result["ratios"].items():
+            each = ", ".join(f"{ratio:.2f}" for ratio in found)
+            console.print(f"candax / gensim, {of}: {np.median(found):.2f} (median of {each})")
     (settings.out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -18,10 +18,10 @@ class RowGradients:
     """Gradients of the rows of a table that a step has used.
 
     ``ids`` are sorted and unique, their fillers at the end are >= num_rows; ``rows`` are the gradients in float32 or
-    wider, zeros at fillers; ``num_rows`` is the table's. ``unsummed`` are the same as they came, ids (num_rows where
-    they count for nothing) and rows, as long as they have been neither changed nor taken apart. As leaves of a pytree the ids are stored as key data, whose
-    type knows no arithmetic: ``jax.tree.map(jnp.add, ...)`` and ``optax.global_norm`` raise a TypeError instead of
-    counting ids as numbers.
+    wider, zeros at fillers; ``num_rows`` is the table's. ``unsummed`` are ids and rows as they came, in any order and
+    with equal ids (num_rows where they count for nothing); None once the gradients have been changed or taken apart. As
+    leaves of a pytree the ids are stored as key data, whose type knows no arithmetic: ``jax.tree.map(jnp.add, ...)``
+    and ``optax.global_norm`` raise a TypeError instead of counting ids as numbers.
 
     Example:
         >>> grads = RowGradients.of(jnp.array([3, 1, 3]), jnp.ones((3, 2)), num_rows=5)

@@ -43,8 +43,8 @@ class Word2Vec(common.Settings):
     """Noise words per pair, with the loss negative_sampling."""
     power: common.NotNegative = 0.75
     """Of the frequencies that noise words are drawn by, with the sampler unigram."""
-    num_sampled: common.Count = 64
-    """Candidates that a run of words shares; with other samplers than unigram, the whole batch."""
+    num_sampled: common.Count = 32
+    """Candidates that 128 words share; with other samplers than unigram, the whole batch."""
     sampler: SamplerName = "unigram"
     """Where candidates come from."""
     loss: LossName = "negative_sampling"

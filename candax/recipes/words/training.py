@@ -25,6 +25,8 @@ from candax.training import fit
 _LAST_RATE = 0.004
 # Times that one word may stand in a batch.
 _MOST_OFTEN = 16
+# Places that share candidates: no more, as a step adds up what all of them ask of each.
+_SHARING = 128
 
 
 class Trained(NamedTuple):
@@ -133,9 +135,9 @@ def word2vec_model(
         num_steps: over which the learning rate falls, in a line, to 0.4 % of what it was.
         dim: coordinates of a vector.
         k: draws per pair of words, if ``loss`` is None.
-        num_sampled: classes that a run shares as candidates, if ``sampler`` is None.
+        num_sampled: classes that 128 places share as candidates, if ``sampler`` is None.
         power: of the frequencies that these are drawn by.
-        sampler: any other; None: unigram with a set for every run of the batch.
+        sampler: any other; None: unigram with a set for every 128 places.
         loss: any other, on examples with several labels (``losses.each_label`` counts each); None: ``word2vec_loss``.
         optimizer: from a schedule of learning rates to an elementwise optax transformation; None: SGD whose rate is
             that of a single pair, as in word2vec. (The step's gradients are means over the places of the batch.)
@@ -153,7 +155,7 @@ def word2vec_model(
         raise ValueError(f"expected dim >= 1, k > 0 and learning_rate > 0, got {dim}, {k} and {learning_rate}.")
     text = batches.text
     if sampler is None:
-        sampler = samplers.unigram(num_sampled, power=power, num_groups=-(-batches.batch_size // 128))
+        sampler = samplers.unigram(num_sampled, power=power, num_groups=_groups(batches.batch_size))
     encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
     counts = text.counts.astype(np.float32)
     head = cx.Head(text.num_words, dim, biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
@@ -165,6 +167,12 @@ def word2vec_model(
     schedule = optax.linear_schedule(rate, rate * _LAST_RATE, max(1, num_steps))
     transformation = (adding_sgd if optimizer is None else optimizer)(schedule)
     return model, cx.Optimizer(model, transformation, seed=seed)
+
+
+def _groups(batch_size: int) -> int:
+    """As few as share candidates among at most 128 places."""
+    least = -(-batch_size // _SHARING)
+    return next(number for number in range(least, batch_size + 1) if batch_size % number == 0)
 
 
 def word2vec_step_loss(model: Classifier, batch: Any) -> Float[Array, ""]:
