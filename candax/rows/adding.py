@@ -1,6 +1,6 @@
 """SGD by rows whose updates are added where they fall: equal ids need not be found and summed first."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ def adding_sgd(rate: Rate) -> Adding:
     return Adding(*optax.sgd(rate))
 
 
-def can_add(transformation: Any, grads: Any, table: Array) -> bool:
+def can_add(grads: Any, transformation: Any, table: Array) -> TypeGuard[RowGradients]:
     """Whether a step may add without summing first."""
     return (
         isinstance(transformation, Adding)

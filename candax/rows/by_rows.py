@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
 from candax.checks import checked
-from candax.rows.adding import add, can_add
+from candax.rows.adding import Adding, add, can_add
 from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients
 from candax.rows.missed import ExactState
@@ -173,7 +173,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         first_row: Int[Array, ""] | int = 0,
         write: Bool[Array, ""] | None = None,
     ) -> RowUpdate:
-        if can_add(transformation, grads, table):
+        if isinstance(transformation, Adding) and can_add(grads, transformation, table):
             return RowUpdate(*add(transformation, grads, state, table, write))
         per_row = _per_row(start, table.shape[1:], table.dtype)
         if isinstance(grads, RowGradients):

@@ -123,7 +123,8 @@ class Optimizer(nnx.Pytree):
         if self._can_add(rows, tables):
             # A norm would need the sums over equal ids, whose arrays this step does without.
             norm = Gradients(of_params, {}, {}, grads.finite).norm()
-            finite = [all_finite(of.unsummed[1]) for of in rows.values()]
+            as_they_came = [of.unsummed for of in rows.values() if isinstance(of, RowGradients) and of.unsummed]
+            finite = [all_finite(of) for _, of in as_they_came]
             ok = functools.reduce(jnp.logical_and, finite, grads.finite & jnp.isfinite(norm))
         else:
             norm = grads.norm()
@@ -152,7 +153,7 @@ class Optimizer(nnx.Pytree):
         return (
             self.clip_norm is None
             and all(placement_of(table) is None for table in tables.values())
-            and all(can_add(self.by_rows.tx, of, named[name][...]) for name, of in rows.items())
+            and all(can_add(of, self.by_rows.tx, named[name][...]) for name, of in rows.items())
         )
 
     def _update_tables(

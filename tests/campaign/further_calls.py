@@ -51,6 +51,7 @@ GOOD: Mapping[str, made.Good] = {
     "training.verification": made.of(
         _t.verification, similarity=np.linspace(0, 1, 8), same=np.arange(8) % 2 == 0, num_folds=2
     ),
+    "rows.adding_sgd": made.of(cx.rows.adding_sgd, rate=0.1),
     "rows.averaged": made.of(cx.rows.averaged, transformation=optax.sgd(0.1), decay=0.9),
     "rows.exact_adam": made.of(cx.rows.exact_adam, rate=0.1, b1=0.9, b2=0.999, eps=1e-8),
     "rows.exact_adamw": made.of(cx.rows.exact_adamw, rate=0.1, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.1),

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 from candax import losses
 from candax.base import Loss
+from candax.losses import common
 from tests.losses.problems import Example, check_by_hand, draws_of, logits_of, make, softplus
 
 
@@ -227,3 +228,11 @@ def test_blackout_is_exact_when_one_sample_has_nearly_all(lead: float) -> None:
     np.testing.assert_allclose(value, by_hand(logits), rtol=1e-5)
     wanted = [(by_hand(logits + step) - by_hand(logits - step)) / 2e-5 for step in 1e-5 * np.eye(3)]
     np.testing.assert_allclose(gradient[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_softplus_is_right_to_its_last_bits():
+    x = np.concatenate([np.linspace(-100, 100, 4001), np.linspace(-1, 1, 2001)]).astype(np.float32)
+    exact = np.logaddexp(0, x.astype(np.float64))
+    np.testing.assert_allclose(jax.jit(common.softplus)(x), exact, rtol=6e-7, atol=1e-37)
+    slope = jax.vmap(jax.grad(common.softplus))(x)
+    np.testing.assert_allclose(slope, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=1e-5, atol=1e-37)
