@@ -44,14 +44,14 @@ class Word2Vec(common.Settings):
     power: common.NotNegative = 0.75
     """Of the frequencies that noise words are drawn by, with the sampler unigram."""
     num_sampled: common.Count = 32
-    """Candidates that 128 words share; with other samplers than unigram, the whole batch."""
+    """Candidates that 32 words share; with other samplers than unigram, the whole batch."""
     sampler: SamplerName = "unigram"
     """Where candidates come from."""
     loss: LossName = "negative_sampling"
     """Loss on the candidates."""
     optimizer: Literal["sgd", "adagrad", "adam"] = "sgd"
     """By rows."""
-    learning_rate: common.Positive = 0.025
+    learning_rate: common.Positive = 0.035
     """To start with; it falls in a line. With sgd that of a single pair."""
     epochs: common.Positive = 5
     """Passes over the text."""

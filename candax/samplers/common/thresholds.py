@@ -57,8 +57,7 @@ def random_below(key: KeyArray, shape: tuple[int, ...], bound: Shaped[Array, "..
 def draw_bins(thresholds: UInt32[Array, " n"], key: KeyArray, shape: tuple[int, ...]) -> Int[Array, "..."]:
     """Draws bins in proportion to their integer weights, in O(log n) a draw."""
     u = random_below(key, shape, thresholds[-1])
-    # Unrolled, the steps of the search are one kernel.
-    return jnp.searchsorted(thresholds, u, side="right", method="scan_unrolled").astype(jnp.int32)
+    return jnp.searchsorted(thresholds, u, side="right").astype(jnp.int32)
 
 
 def log_bin_probability(thresholds: UInt32[Array, " n"], bins: Int[Array, "..."]) -> Float[Array, "..."]:
