@@ -59,7 +59,13 @@ def search(index, state, queries, classes, k=K):
 
 @pytest.mark.parametrize(
     ("codes", "near", "normalized"),
-    [("mean", "vector", False), ("rotated", "logit", False), ("rotated", "vector", True)],
+    [
+        ("mean", "vector", False),
+        ("rotated", "logit", False),
+        ("rotated", "vector", True),
+        ("int8", "logit", False),
+        ("int8", "vector", True),
+    ],
 )
 def test_visiting_everything_is_exact(codes, near, normalized):
     classes = clustered(num_valid=2800, normalized=normalized)
@@ -71,7 +77,7 @@ def test_visiting_everything_is_exact(codes, near, normalized):
     np.testing.assert_allclose(scores, true_scores, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("codes", ["mean", "rotated"])
+@pytest.mark.parametrize("codes", ["mean", "rotated", "int8"])
 def test_a_tenth_of_the_classes_finds_nearly_all_on_clusters(codes):
     classes = dataclasses.replace(clustered(), biases=None)
     index = ivf(num_centers=64, hm_num=300, num_kept=60, codes=codes)

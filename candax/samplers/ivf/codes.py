@@ -1,4 +1,4 @@
-"""Codes of one bit a coordinate: mean binarisation, and random rotation with an unbiased estimator.
+"""Codes of one bit per coordinate: mean binarisation, and random rotation with an unbiased estimator.
 
 Both compare by counting the bits in which two words differ. "mean" compares one word of the class with one of the
 query; "rotated" compares it with each bit plane of a query of a few bits, and adds two numbers of the class.
@@ -14,7 +14,7 @@ from candax.base import KeyArray, pytree
 from candax.cosines import unit
 from candax.samplers.common.selection import WORD, pack_bits
 
-Codes: TypeAlias = Literal["mean", "rotated"]
+Codes: TypeAlias = Literal["mean", "rotated", "int8"]
 
 # Estimates are selected on a scale of so many steps.
 _ESTIMATE_BITS = 12
@@ -25,9 +25,9 @@ class Codebook:
     """What codes are made with.
 
     Attributes:
-        mean: the threshold of each bit; None with "rotated".
-        rotation: a random orthogonal matrix, applied to keys as ``rotation @ key``; None with "mean".
-        dither: of [0, 1), added to a query's coordinates before they are rounded down; None with "mean".
+        mean: the threshold of each bit; None but with "mean".
+        rotation: a random orthogonal matrix, applied to keys as ``rotation @ key``; None but with "rotated".
+        dither: of [0, 1), added to a query's coordinates before they are rounded down; None but with "rotated".
     """
 
     mean: Float[Array, " width"] | None
@@ -80,6 +80,8 @@ class Coder(NamedTuple):
         """A codebook; the mean is still 0."""
         if self.codes == "mean":
             return Codebook(jnp.zeros(width), None, None)
+        if self.codes == "int8":
+            return Codebook(None, None, None)
         key_rotation, key_dither = jax.random.split(key)
         q, r = jnp.linalg.qr(jax.random.normal(key_rotation, (width, width)))
         # With the signs of r's diagonal every orthogonal matrix is as likely as every other.

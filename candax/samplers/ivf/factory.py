@@ -25,7 +25,7 @@ def ivf_index(
     update_every: int | None = 1,
     pending_rows: int = 1 << 15,
 ) -> Retriever:
-    """An inverted file with one-bit codes (IVF-BQ): approximate search for the largest logits e . w_c + b_c.
+    """An inverted file with short codes (IVF-BQ): approximate search for the largest logits e . w_c + b_c.
 
     Classes are put into lists by k-means on their normalised vectors. A query visits its nearest lists until about
     ``hm_num`` codes are seen, keeps the ``num_kept`` best by their codes, and scores those exactly, as the head does:
@@ -44,7 +44,9 @@ def ivf_index(
             least k.
         codes: "mean": the paper's, cheapest. "rotated": a random rotation and an estimator without bias, for vectors
             whose coordinates differ in variance or depend on each other; a query takes ``query_bits`` times as many
-            comparisons, and a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``.
+            comparisons, and a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``. "int8":
+            a byte per coordinate, for 8 times the memory; estimates are nearly exact, so that hardly more than k need
+            be kept, and it is the quickest on a CPU where lists are good. Biases are part of all estimates.
         near: which vectors are clustered and coded: "vector": the class vectors; their lengths and biases play no part
             in the choice of lists, nor in "mean" codes. "logit": class vectors extended by bias and length, so that
             near means of large logit; for classes that differ much in these. See ``class_keys``.

@@ -1,6 +1,6 @@
-"""An inverted file with one-bit codes over class vectors: built, updated by rows, searched."""
+"""An inverted file with short codes of class vectors: built, updated by rows, searched."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,29 +13,30 @@ from candax.cosines import as_scored, unit
 from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
-from candax.samplers.common.scoring import logits_of
-from candax.samplers.common.selection import smallest
-from candax.samplers.ivf.codes import Asked, Codebook, Coder, Codes
-from candax.samplers.ivf.lists import Lists, Visit, arrange, block_size, list_of, num_blocks, visit
+from candax.samplers.ivf.bits import search_bits
+from candax.samplers.ivf.bytes import Bytes, no_bytes, search_bytes, write_bytes
+from candax.samplers.ivf.codes import Codebook, Coder, Codes
+from candax.samplers.ivf.lists import Lists, arrange, block_size, list_of, num_blocks, visit
 
-# Queries are searched so many at a time that codes and rows read together hold about this many numbers.
-_SCRATCH = 1 << 22
 # Codes are made of so many numbers of class rows at a time.
 _ENCODED = 1 << 20
 # Up to so many centres the start is k-means++, whose cost grows with their square.
 _PLUS_PLUS = 4096
+
+Held: TypeAlias = UInt32[Array, "blocks record block"] | Bytes
 
 
 @pytree
 class IVFState:
     """Centres, lists, codes, and updates since the lists were built.
 
-    About num_classes * (8 + width / 8) bytes with "mean" codes, 8 or 12 more per class with "rotated" ones.
+    About num_classes * (8 + width / 8) bytes with "mean" codes, 8 or 12 more per class with "rotated" ones, and
+    num_classes * (12 + dim) bytes with "int8" codes, 4 more with biases.
 
     Attributes:
         centers: of length 1, turned like the keys.
         lists: which class is where.
-        codes: what each place holds of its class; the words of a block stand next to each other.
+        codes: what each place holds of its class; the words of a block of one-bit codes stand next to each other.
         book: what codes are made with.
         num_valid: classes; rows behind them are in no list.
         updates: since the last refresh.
@@ -47,7 +48,7 @@ class IVFState:
 
     centers: Float[Array, "centers width"]
     lists: Lists
-    codes: UInt32[Array, "blocks record block"]
+    codes: Held
     book: Codebook
     num_valid: Int[Array, ""]
     updates: Int[Array, ""]
@@ -77,8 +78,8 @@ class IVFIndex(NamedTuple):
         for name in (*numbers, "pending_rows"):
             check_positive(name, getattr(self, name))
         check_positive("update_every", self.update_every, optional=True)
-        if self.codes not in ("mean", "rotated"):
-            raise ValueError(f'expected codes "mean" or "rotated", got {self.codes!r}.')
+        if self.codes not in ("mean", "rotated", "int8"):
+            raise ValueError(f'expected codes "mean", "rotated" or "int8", got {self.codes!r}.')
         if self.near not in ("vector", "logit"):
             raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
         if self.query_bits > 8:
@@ -98,6 +99,8 @@ class IVFIndex(NamedTuple):
 
     def _keeps_biases(self, classes: Classes) -> bool:
         """Whether codes hold the biases, to add them to the estimates."""
+        if self.codes == "int8":
+            return classes.biases is not None
         return self.codes == "rotated" and not self._extends(classes.normalized) and classes.biases is not None
 
     def build(self, key: KeyArray, classes: Classes) -> IVFState:
@@ -117,7 +120,11 @@ class IVFIndex(NamedTuple):
         width = classes.vectors.shape[1] + (2 if self._extends(classes.normalized) else 0)
         block = block_size(classes.num_classes, self.num_centers)
         blocks = num_blocks(classes.num_classes, self.num_centers, block)
-        codes = jnp.zeros((blocks, self._coder.record(width, self._keeps_biases(classes)), block), jnp.uint32)
+        codes: Held
+        if self.codes == "int8":
+            codes = no_bytes(blocks, block, classes.vectors.shape[1], self._keeps_biases(classes))
+        else:
+            codes = jnp.zeros((blocks, self._coder.record(width, self._keeps_biases(classes)), block), jnp.uint32)
         start: Literal["k-means++", "sampled"] = "k-means++" if self.num_centers <= _PLUS_PLUS else "sampled"
         return self._fill(key_centers, classes, self._coder.new(key_book, width), codes, start)
 
@@ -130,7 +137,7 @@ class IVFIndex(NamedTuple):
         key: KeyArray,
         classes: Classes,
         book: Codebook,
-        codes: UInt32[Array, "blocks record block"],
+        codes: Held,
         start: Literal["k-means++", "sampled"] | Float[Array, "centers width"],
     ) -> IVFState:
         coder = self._coder
@@ -162,17 +169,19 @@ class IVFIndex(NamedTuple):
         begin = (jnp.zeros(classes.num_classes, jnp.int32), jnp.zeros(centers.shape[1]))
         at_once = rows_at_once(self.num_centers)
         assigned, total = walk(classes, jnp.dtype(jnp.float32), assign, begin, block_size=at_once)
-        lists = arrange(assigned, self.num_centers, codes.shape[2])
+        lists = arrange(assigned, self.num_centers, block_size(classes.num_classes, self.num_centers))
         if book.mean is not None:
             book = Codebook(total / jnp.maximum(classes.num_valid, 1), None, None)
 
-        def encode(codes: Array, block: Block) -> Array:
+        def encode(codes: Held, block: Block) -> Held:
             place, which = (
                 jax.lax.dynamic_slice_in_dim(part, block.start, block.valid.shape[0])
                 for part in (lists.places, assigned)
             )
-            center = centers[jnp.minimum(which, self.num_centers - 1)]
             biases = block.biases if self._keeps_biases(classes) else None
+            if isinstance(codes, Bytes):
+                return write_bytes(codes, place, block.vectors, biases)
+            center = centers[jnp.minimum(which, self.num_centers - 1)]
             return _write(codes, place, coder.encode(book, turned(block.vectors, block.biases), center, biases))
 
         at_once = max(128, _ENCODED // centers.shape[1])
@@ -200,7 +209,7 @@ class IVFIndex(NamedTuple):
         """
         updates, codes, pending = state.updates + 1, state.codes, state.pending
 
-        def move(codes: Array, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Array:
+        def move(codes: Held, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Held:
             return self._recode(state, codes, ids, vectors)
 
         if pending is None:
@@ -216,14 +225,16 @@ class IVFIndex(NamedTuple):
     def _recode(
         self,
         state: IVFState,
-        codes: UInt32[Array, "blocks record block"],
+        codes: Held,
         ids: Int[Array, " n"],
         vectors: Float[Array, "n dim"],
-    ) -> UInt32[Array, "blocks record block"]:
+    ) -> Held:
         """The codes of these classes made anew; of ``state`` all is used but its codes."""
-        lists, coder, block = state.lists, self._coder, codes.shape[2]
+        lists, coder, block = state.lists, self._coder, state.lists.ids.shape[1]
         place = lists.places.at[ids].get(mode="fill", fill_value=lists.ids.size)
         place = jnp.where(ids < state.num_valid, place, lists.ids.size)
+        if isinstance(codes, Bytes):
+            return write_bytes(codes, place, as_scored(vectors, state.normalized), None)
         number, inside = jnp.minimum(place // block, lists.ids.shape[0] - 1), place % block
         biases = None
         if state.biases is not None:
@@ -238,7 +249,7 @@ class IVFIndex(NamedTuple):
 
     def num_reads(self, state: IVFState) -> int:
         """Blocks read per query: an eighth more places than ``hm_num``, as a list's last block is filled in part."""
-        blocks, _, block = state.codes.shape
+        blocks, block = state.lists.ids.shape
         if self.hm_num >= state.lists.places.shape[0]:
             return blocks
         return min(blocks, -(-9 * self.hm_num // (8 * block)))
@@ -261,31 +272,20 @@ class IVFIndex(NamedTuple):
             Scores (logits; cosines of a normalised head) in falling order and ids, like ``streaming_top_k``; slots
             without a class have score -inf and id 0.
         """
-        reads, block, dim = self.num_reads(state), state.codes.shape[2], embeddings.shape[1]
+        reads, coder = self.num_reads(state), self._coder
         keys = query_keys(embeddings, classes, self._extends(classes.normalized))
-        keys = self._coder.turn(state.book, keys)
+        keys = coder.turn(state.book, keys)
         similar = keys @ state.centers.T
         seen = visit(state.lists, similar, reads)
-        asked = self._coder.ask(state.book, keys)
-        similar = jnp.take_along_axis(similar, seen.lists, axis=1)
-        kept = min(max(k, self.num_kept), reads * block)
-        scratch = reads * block * (state.codes.shape[1] + 2) + kept * dim
-        at_once = max(1, min(_SCRATCH // scratch, embeddings.shape[0]))
-
-        def one(query: tuple[Array, Asked, Visit, Array]) -> tuple[Array, Array]:
-            embedding, asked, seen, similar = query
-            valid = jnp.arange(block) < seen.filled[:, None]
-            codes = state.codes[seen.blocks]
-            order, bits = self._coder.sort_keys(codes, valid, asked.planes, asked.step, similar, keys.shape[1])
-            position = smallest(order.reshape(-1), kept, bits)
-            read, inside = position // block, position % block
-            real = inside < seen.filled[read]
-            ids = jnp.where(real, state.lists.ids[seen.blocks[read], inside], 0)
-            logits = jnp.where(real, logits_of(embedding, ids, classes), -jnp.inf)
-            scores, best = jax.lax.top_k(logits, min(k, kept))
-            return scores, jnp.where(scores > -jnp.inf, ids[best], 0)
-
-        scores, ids = jax.lax.map(one, (embeddings, asked, seen, similar), batch_size=at_once)
+        kept = min(max(k, self.num_kept), reads * state.lists.ids.shape[1])
+        if isinstance(state.codes, Bytes):
+            scored = as_scored(embeddings.astype(jnp.float32), classes.normalized)
+            scores, ids = search_bytes(state.codes, state.lists, seen, scored, classes, kept, min(k, kept))
+        else:
+            similar = jnp.take_along_axis(similar, seen.lists, axis=1)
+            asked, sizes = coder.ask(state.book, keys), (keys.shape[1], kept, min(k, kept))
+            found = search_bits(coder, state.codes, state.lists, seen, asked, similar, embeddings, classes, *sizes)
+            scores, ids = found
         short = ((0, 0), (0, k - scores.shape[1]))
         return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
 

@@ -53,7 +53,7 @@ def ivf_bq(
         num_kept: how many of them are scored exactly (k'; the paper: hm_num / 10, which is the default).
         num_sampled: C_sub, classes per group.
         num_groups: G, groups per batch (1: one shared set); None: one per example. With ``num_sampled`` only.
-        codes: "mean" (the paper's) or "rotated".
+        codes: "mean" (the paper's), "rotated" or "int8".
         near: "vector" or "logit".
         query_bits: of "rotated" codes.
         num_iterations: of k-means.

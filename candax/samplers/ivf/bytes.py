@@ -1,0 +1,224 @@
+"""Codes of one byte per coordinate: classes are ranked by products of whole numbers, the best ones scored exactly.
+
+What a CPU is quick at decides the form: codes of a block are rows that lie next to each other, so that a query reads
+whole pages; queries of the same list follow each other and find its rows in the cache; products of a few queries at a
+time, summed in 32 bits; the best by a threshold found bit by bit, and put in order by comparing all pairs, as sorts and
+``lax.top_k`` of so many take longer than the products.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int8, Int32
+
+from candax.base import Classes, pytree
+from candax.cosines import as_scored
+from candax.samplers.common.selection import smallest
+from candax.samplers.ivf.lists import Lists, Visit
+
+_MOST = 127
+# Queries whose codes or rows are read at a time on a CPU: they stay in its cache, and their number feeds several cores.
+_TILE = 4
+# Places that a query reads at a time, for the same reason.
+_PLACES = 1 << 12
+# Estimates are selected on a scale of so many steps.
+_ESTIMATE_BITS = 10
+# Up to so many are put in order by comparing all pairs.
+_PAIRS = 512
+# Queries are searched so many at a time that what is read together holds about this many numbers.
+_SCRATCH = 1 << 24
+
+
+@pytree
+class Bytes:
+    """Codes of one byte per coordinate.
+
+    With v the class vector as the head scores it and s = max |v_i| / 127, the code is v / s rounded.
+
+    Attributes:
+        values: of the class at each place.
+        numbers: s, and the class's bias where there are biases.
+    """
+
+    values: Int8[Array, "blocks block dim"]
+    numbers: Float[Array, "blocks numbers block"]
+
+
+def no_bytes(blocks: int, block: int, dim: int, has_biases: bool) -> Bytes:
+    """Codes of no class yet."""
+    return Bytes(jnp.zeros((blocks, block, dim), jnp.int8), jnp.zeros((blocks, 1 + has_biases, block), jnp.float32))
+
+
+def to_bytes(vectors: Float[Array, "n dim"]) -> tuple[Int8[Array, "n dim"], Float[Array, " n"]]:
+    """Rows as whole numbers from -127 to 127, and what 1 is worth in each.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> values, worth = to_bytes(jnp.array([[0.5, -1.27]]))
+        >>> values.tolist(), [round(float(x), 4) for x in worth]
+        ([[50, -127]], [0.01])
+    """
+    vectors = vectors.astype(jnp.float32)
+    worth = jnp.max(jnp.abs(vectors), axis=1) / _MOST
+    scaled = vectors / jnp.where(worth > 0, worth, 1.0)[:, None]
+    return jnp.clip(jnp.rint(scaled), -_MOST, _MOST).astype(jnp.int8), worth
+
+
+def write_bytes(
+    codes: Bytes, place: Int[Array, " n"], vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None
+) -> Bytes:
+    """Codes of these vectors at their places; beyond all places they are dropped. ``biases`` None: those held stay."""
+    block = codes.values.shape[1]
+    number, inside = place // block, place % block
+    values, worth = to_bytes(vectors)
+    numbers = codes.numbers.at[number, 0, inside].set(worth, mode="drop")
+    if biases is not None:
+        numbers = numbers.at[number, 1, inside].set(biases.astype(jnp.float32), mode="drop")
+    return Bytes(codes.values.at[number, inside].set(values, mode="drop"), numbers)
+
+
+def search_bytes(
+    codes: Bytes,
+    lists: Lists,
+    seen: Visit,
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    kept: int,
+    k: int,
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """Of the classes in the blocks that each query reads the ``kept`` best by their codes, and of these the k best.
+
+    Args:
+        codes: of all classes.
+        lists: where they are.
+        seen: what is read.
+        embeddings: as the head scores them.
+        classes: the output layer now: what is scored.
+        kept: scored exactly; at least k.
+        k: at most as many as are read.
+
+    Returns:
+        Scores in falling order, and ids; slots without a class have score -inf and id 0.
+    """
+    number, reads = seen.blocks.shape
+    block, dim = codes.values.shape[1:]
+    # Neighbours in this order read the same lists.
+    order, back = _in_order(seen.blocks[:, 0])
+    scratch = reads * block + kept * dim
+    at_once = max(1, min(number, _SCRATCH // scratch))
+    at_once = -(-at_once // _TILE) * _TILE
+    parts = -(-number // at_once)
+
+    def cut(array: Array) -> Array:
+        padded = jnp.pad(array[order], ((0, parts * at_once - number), *((0, 0),) * (array.ndim - 1)))
+        return padded.reshape(parts, at_once, *array.shape[1:])
+
+    def some(queries: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        embeddings, blocks, filled = queries
+        estimates = estimate(codes, embeddings, blocks)
+        place = best_places(estimates, jnp.arange(block) < filled[:, :, None], kept)
+        read, inside = place // block, place % block
+        real = inside < jnp.take_along_axis(filled, read, axis=1)
+        ids = jnp.where(real, lists.ids[jnp.take_along_axis(blocks, read, axis=1), inside], 0)
+        logits = jnp.where(real, _exact(embeddings, ids, classes), -jnp.inf)
+        scores, best = best_first(logits, ids, k)
+        return scores, jnp.where(scores > -jnp.inf, best, 0)
+
+    queries = tuple(cut(array) for array in (embeddings, seen.blocks, seen.filled))
+    if parts == 1:
+        scores, ids = some((queries[0][0], queries[1][0], queries[2][0]))
+    else:
+        scores, ids = jax.lax.map(some, queries)
+        scores, ids = scores.reshape(-1, k), ids.reshape(-1, k)
+    return scores[back], ids[back]
+
+
+def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array, "B R"]) -> Float[Array, "B R block"]:
+    """Logits of the classes in these blocks by their codes, in units of each query's own."""
+    values, worth = to_bytes(embeddings)
+
+    def products(queries: tuple[Array, Array]) -> Array:
+        values, blocks = queries
+        rows = codes.values[blocks].reshape(values.shape[0], -1, values.shape[1])
+        return jnp.einsum("qpd,qd->qp", rows, values, preferred_element_type=jnp.int32)
+
+    number, reads, block = *blocks.shape, codes.values.shape[1]
+    # Long reads go in runs of equal length, which stay in the cache too.
+    runs = -(-reads * block // _PLACES)
+    run = -(-reads // runs)
+    cut = jnp.pad(blocks, ((0, 0), (0, runs * run - reads))).reshape(number * runs, run)
+    found = _by_tiles(products, (jnp.repeat(values, runs, axis=0), cut))
+    found = found.reshape(number, runs * run, block)[:, :reads]
+    numbers = codes.numbers[blocks]
+    estimates = found.astype(jnp.float32) * numbers[:, :, 0]
+    if numbers.shape[2] > 1:
+        estimates += numbers[:, :, 1] / jnp.where(worth > 0, worth, 1.0)[:, None, None]
+    return estimates
+
+
+def best_places(
+    estimates: Float[Array, "B R block"], valid: Bool[Array, "B R block"], number: int
+) -> Int32[Array, "B number"]:
+    """The places of the largest estimates of each query, in rising order of places; those that are not valid last."""
+    largest = jnp.max(jnp.where(valid, estimates, -jnp.inf), axis=(1, 2), keepdims=True)
+    lowest = jnp.min(jnp.where(valid, estimates, jnp.inf), axis=(1, 2), keepdims=True)
+    last = (1 << _ESTIMATE_BITS) - 1
+    scale = (last - 1) / jnp.maximum(largest - lowest, jnp.finfo(jnp.float32).tiny)
+    keys = jnp.where(valid, jnp.clip((largest - estimates) * scale, 0, last - 1), last).astype(jnp.int16)
+    return jax.vmap(lambda keys: smallest(keys, number, _ESTIMATE_BITS))(keys.reshape(keys.shape[0], -1))
+
+
+def best_first(
+    scores: Float[Array, "B n"], ids: Int[Array, "B n"], k: int
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest scores in falling order, of equal ones the first, and their ids.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> best_first(jnp.array([[1.0, 3.0, 3.0]]), jnp.array([[7, 8, 9]]), 2)[1].tolist()
+        [[8, 9]]
+    """
+    number = scores.shape[1]
+    if number > _PAIRS:
+        scores, place = jax.lax.top_k(scores, k)
+        return scores, jnp.take_along_axis(ids, place, axis=1)
+    place = jnp.arange(number, dtype=jnp.int32)
+    mine, others = scores[:, :, None], scores[:, None, :]
+    rank = jnp.sum((others > mine) | ((others == mine) & (place < place[:, None])), axis=2, dtype=jnp.int32)
+    at_rank = rank[:, None, :] == jnp.arange(k, dtype=jnp.int32)[:, None]
+    at = jnp.sum(jnp.where(at_rank, place, 0), axis=2, dtype=jnp.int32)
+    return jnp.take_along_axis(scores, at, axis=1), jnp.take_along_axis(ids, at, axis=1)
+
+
+def _exact(embeddings: Float[Array, "B dim"], ids: Int[Array, "B n"], classes: Classes) -> Float[Array, "B n"]:
+    """The logits of each query's own ids."""
+
+    def of_some(queries: tuple[Array, Array]) -> Array:
+        embeddings, ids = queries
+        rows = as_scored(classes.vectors[ids], classes.normalized)
+        return jnp.einsum("qnd,qd->qn", rows, embeddings, preferred_element_type=jnp.float32)
+
+    logits = _by_tiles(of_some, (embeddings, ids))
+    return logits if classes.biases is None else logits + classes.biases[ids]
+
+
+def _by_tiles(function, arrays):  # type: ignore[no-untyped-def]
+    """A function of rows, on a CPU of a few rows at a time."""
+
+    def tiled(*arrays: Array) -> Array:
+        cut = tuple(array.reshape(-1, _TILE, *array.shape[1:]) for array in arrays)
+        found = jax.lax.map(function, cut)
+        return found.reshape(-1, *found.shape[2:])
+
+    return jax.lax.platform_dependent(*arrays, cpu=tiled, default=lambda *arrays: function(arrays))
+
+
+def _in_order(keys: Int[Array, " n"]) -> tuple[Int32[Array, " n"], Int32[Array, " n"]]:
+    """The order in which the keys rise, and the place of each in it."""
+    number = keys.shape[0]
+    place = jnp.arange(number, dtype=jnp.int32)
+    if number > 4 * _PAIRS:
+        order = jnp.argsort(keys).astype(jnp.int32)
+        return order, jnp.zeros(number, jnp.int32).at[order].set(place, unique_indices=True)
+    before = (keys < keys[:, None]) | ((keys == keys[:, None]) & (place < place[:, None]))
+    rank = jnp.sum(before, axis=1, dtype=jnp.int32)
+    return jnp.sum(jnp.where(rank == place[:, None], place, 0), axis=1, dtype=jnp.int32), rank
