@@ -218,6 +218,10 @@ class Retriever(NamedTuple):
         kind: the name that files of its state bear.
         settings: what it was made with, by name: ``load_index`` makes it again.
         share: as for a ``Sampler``.
+        shortlist: ``(state, query, groups, k, number) -> (scores [G, n], ids [G, n])``, for ``grouped``, which needs
+            sets and no order: about k of the best classes of each example, or, if that is cheaper, the about ``number``
+            best of each group of consecutive examples. Ids may repeat; scores may be estimates, and rank the ids of a
+            group. Slots without a class have score -inf. None: ``search`` finds them.
     """
 
     build: Callable[[KeyArray, Classes], State]
@@ -227,6 +231,7 @@ class Retriever(NamedTuple):
     kind: str
     settings: Mapping[str, Any] = {}
     share: Callable[[int], "Retriever"] | None = None
+    shortlist: Callable[[State, Query, int, int, int], tuple[Array, Array]] | None = None
 
     def find(
         self, state: State, embeddings: Float[Array, "B dim"], classes: Classes, k: int

@@ -106,19 +106,22 @@ def grouped(
         key_retrieve, key_fill = jax.random.split(key)
         if isinstance(sampler, Retriever):
             number = classes_per_example(num_sampled, query.embeddings.shape[0], groups) if k is None else k
-            each = retrieved(sampler, number).sample(state, key_retrieve, query)
-            score = each.draw
+            if sampler.shortlist is None:
+                score, ids = sampler.search(state, query, number)
+            else:
+                score, ids = sampler.shortlist(state, query, groups, number, num_sampled)
+            ids = jnp.where(score > -jnp.inf, ids, EMPTY)
         else:
             each = sampler.sample(state, key_retrieve, query)
+            if each.ids.shape[0] != query.embeddings.shape[0]:
+                raise ValueError(
+                    f"expected a sampler with one set per example, got {each.ids.shape[0]} sets for a batch of "
+                    f"{query.embeddings.shape[0]}: leave its own num_groups out."
+                )
             score = jnp.broadcast_to(-jnp.arange(each.ids.shape[1], dtype=jnp.float32), each.ids.shape)
-        if each.ids.shape[0] != query.embeddings.shape[0]:
-            raise ValueError(
-                f"expected a sampler with one set per example, got {each.ids.shape[0]} sets for a batch of "
-                f"{query.embeddings.shape[0]}: leave its own num_groups out."
-            )
+            ids = jnp.where(each.mask, each.ids, EMPTY)
         labels = _labels(query, groups)
-        ids = jnp.where(each.mask, each.ids, EMPTY).reshape(groups, -1)
-        ids = jnp.concatenate([labels, ids], axis=1)
+        ids = jnp.concatenate([labels, ids.reshape(groups, -1)], axis=1)
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), _falling(score.reshape(groups, -1))], axis=1)
         found = _best(ids, order, num_sampled)
         filled = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)

@@ -45,7 +45,7 @@ def select_bit(words: UInt32[Array, " n"], rank: Int[Array, " n"]) -> Int[Array,
     return place
 
 
-def kth_smallest(keys: Integer[Array, "runs run"], num: int, num_bits: int) -> Integer[Array, ""]:
+def kth_smallest(keys: Integer[Array, "runs run"], num: Int[Array, ""] | int, num_bits: int) -> Integer[Array, ""]:
     """The ``num``-th smallest of all keys, which are below ``2**num_bits``: the largest t with fewer than num keys < t.
 
     O(num_bits) passes over the keys.

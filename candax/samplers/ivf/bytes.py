@@ -6,9 +6,11 @@ time, summed in 32 bits; the best by a threshold found bit by bit, and put in or
 ``lax.top_k`` of so many take longer than the products.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int8, Int32
+from jaxtyping import Array, Float, Int, Int8, Int32
 
 from candax.base import Classes, pytree
 from candax.cosines import as_scored
@@ -99,12 +101,41 @@ def search_bytes(
     Returns:
         Scores in falling order, and ids; slots without a class have score -inf and id 0.
     """
+
+    def score(embeddings: Array, ids: Array, estimates: Array) -> tuple[Array, Array]:
+        logits = jnp.where(estimates > -jnp.inf, _exact(embeddings, ids, classes), -jnp.inf)
+        scores, best = best_first(logits, ids, k)
+        return scores, jnp.where(scores > -jnp.inf, best, 0)
+
+    return _by_estimates(codes, lists, seen, embeddings, kept, score, kept * embeddings.shape[1])
+
+
+def shortlist_bytes(
+    codes: Bytes, lists: Lists, seen: Visit, embeddings: Float[Array, "B dim"], k: int
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The same by their codes alone: estimates and ids in any order; slots without a class have the estimate -inf."""
+
+    def score(embeddings: Array, ids: Array, estimates: Array) -> tuple[Array, Array]:
+        return estimates * to_bytes(embeddings)[1][:, None], ids
+
+    return _by_estimates(codes, lists, seen, embeddings, k, score, 0)
+
+
+def _by_estimates(
+    codes: Bytes,
+    lists: Lists,
+    seen: Visit,
+    embeddings: Float[Array, "B dim"],
+    kept: int,
+    score: Callable[[Array, Array, Array], tuple[Array, Array]],
+    scratch: int,
+) -> tuple[Array, Array]:
+    """What ``score`` makes of each query, the ids that seem best and their estimates; -inf where there is no class."""
     number, reads = seen.blocks.shape
-    block, dim = codes.values.shape[1:]
+    block = codes.values.shape[1]
     # Neighbours in this order read the same lists.
     order, back = _in_order(seen.blocks[:, 0])
-    scratch = reads * block + kept * dim
-    at_once = max(1, min(number, _SCRATCH // scratch))
+    at_once = max(1, min(number, _SCRATCH // (reads * block + scratch)))
     at_once = -(-at_once // _TILE) * _TILE
     parts = -(-number // at_once)
 
@@ -114,22 +145,19 @@ def search_bytes(
 
     def some(queries: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         embeddings, blocks, filled = queries
-        estimates = estimate(codes, embeddings, blocks)
-        place = best_places(estimates, jnp.arange(block) < filled[:, :, None], kept)
-        read, inside = place // block, place % block
-        real = inside < jnp.take_along_axis(filled, read, axis=1)
-        ids = jnp.where(real, lists.ids[jnp.take_along_axis(blocks, read, axis=1), inside], 0)
-        logits = jnp.where(real, _exact(embeddings, ids, classes), -jnp.inf)
-        scores, best = best_first(logits, ids, k)
-        return scores, jnp.where(scores > -jnp.inf, best, 0)
+        valid = jnp.arange(block) < filled[:, :, None]
+        estimates = jnp.where(valid, estimate(codes, embeddings, blocks), -jnp.inf).reshape(at_once, -1)
+        place = best_places(estimates, kept, _ESTIMATE_BITS)
+        ids = lists.ids[jnp.take_along_axis(blocks, place // block, axis=1), place % block]
+        return score(embeddings, ids, jnp.take_along_axis(estimates, place, axis=1))
 
-    queries = tuple(cut(array) for array in (embeddings, seen.blocks, seen.filled))
+    queries = (cut(embeddings), cut(seen.blocks), cut(seen.filled))
     if parts == 1:
-        scores, ids = some((queries[0][0], queries[1][0], queries[2][0]))
+        first, second = some((queries[0][0], queries[1][0], queries[2][0]))
     else:
-        scores, ids = jax.lax.map(some, queries)
-        scores, ids = scores.reshape(-1, k), ids.reshape(-1, k)
-    return scores[back], ids[back]
+        first, second = jax.lax.map(some, queries)
+        first, second = first.reshape(parts * at_once, -1), second.reshape(parts * at_once, -1)
+    return first[back], second[back]
 
 
 def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array, "B R"]) -> Float[Array, "B R block"]:
@@ -155,16 +183,18 @@ def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array,
     return estimates
 
 
-def best_places(
-    estimates: Float[Array, "B R block"], valid: Bool[Array, "B R block"], number: int
-) -> Int32[Array, "B number"]:
-    """The places of the largest estimates of each query, in rising order of places; those that are not valid last."""
-    largest = jnp.max(jnp.where(valid, estimates, -jnp.inf), axis=(1, 2), keepdims=True)
-    lowest = jnp.min(jnp.where(valid, estimates, jnp.inf), axis=(1, 2), keepdims=True)
-    last = (1 << _ESTIMATE_BITS) - 1
+def best_places(estimates: Float[Array, "B n"], number: int, num_bits: int) -> Int32[Array, "B number"]:
+    """The places of the largest estimates of each row, in rising order of places; those of -inf are last.
+
+    Estimates are rounded to ``num_bits`` bits: of those that come to the same the first are taken.
+    """
+    largest = jnp.max(estimates, axis=1, keepdims=True)
+    lowest = jnp.min(jnp.where(estimates > -jnp.inf, estimates, jnp.inf), axis=1, keepdims=True)
+    last = (1 << num_bits) - 1
     scale = (last - 1) / jnp.maximum(largest - lowest, jnp.finfo(jnp.float32).tiny)
-    keys = jnp.where(valid, jnp.clip((largest - estimates) * scale, 0, last - 1), last).astype(jnp.int16)
-    return jax.vmap(lambda keys: smallest(keys, number, _ESTIMATE_BITS))(keys.reshape(keys.shape[0], -1))
+    keys = jnp.clip((largest - estimates) * scale, 0, last - 1)
+    keys = jnp.where(estimates > -jnp.inf, keys, last).astype(jnp.int16)
+    return jax.vmap(lambda keys: smallest(keys, number, num_bits))(keys)
 
 
 def best_first(

@@ -89,5 +89,9 @@ def ivf_index(
         del key
         return index.update(state, row_ids, rows)
 
+    def shortlist(state: IVFState, query: Query, groups: int, k: int, number: int) -> tuple[Array, Array]:
+        return index.shortlist(state, query.embeddings, query.classes, groups, k, number)
+
     follows = no_follow if update_every is None else follow
-    return Retriever(index.build, search, follows, index.refresh, "ivf")
+    of_groups = shortlist if codes == "int8" else None
+    return Retriever(index.build, search, follows, index.refresh, "ivf", shortlist=of_groups)

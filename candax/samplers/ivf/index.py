@@ -14,14 +14,17 @@ from candax.samplers.common.keys import Near, class_keys, longest_key, query_key
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
 from candax.samplers.ivf.bits import search_bits
-from candax.samplers.ivf.bytes import Bytes, no_bytes, search_bytes, write_bytes
+from candax.samplers.ivf.bytes import Bytes, no_bytes, search_bytes, shortlist_bytes, write_bytes
 from candax.samplers.ivf.codes import Codebook, Coder, Codes
 from candax.samplers.ivf.lists import Lists, arrange, block_size, list_of, num_blocks, visit
+from candax.samplers.ivf.pooled import pooled_bytes
 
 # Codes are made of so many numbers of class rows at a time.
 _ENCODED = 1 << 20
 # Up to so many centres the start is k-means++, whose cost grows with their square.
 _PLUS_PLUS = 4096
+# Groups that together want at least this part of the places are served by one product over all codes.
+_MUCH = 2
 
 Held: TypeAlias = UInt32[Array, "blocks record block"] | Bytes
 
@@ -288,6 +291,22 @@ class IVFIndex(NamedTuple):
             scores, ids = found
         short = ((0, 0), (0, k - scores.shape[1]))
         return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
+
+    def shortlist(
+        self, state: IVFState, embeddings: Float[Array, "B dim"], classes: Classes, groups: int, k: int, number: int
+    ) -> tuple[Float[Array, "G n"], Int[Array, "G n"]]:
+        """What ``grouped`` needs, by codes of one byte alone: see ``Retriever.shortlist``."""
+        assert isinstance(state.codes, Bytes)
+        places = state.lists.ids.size
+        scored = as_scored(embeddings.astype(jnp.float32), classes.normalized)
+        if _MUCH * groups * number >= places:
+            return pooled_bytes(state.codes, state.lists, scored, groups, k, min(number, places))
+        reads = self.num_reads(state)
+        keys = query_keys(embeddings, classes, self._extends(classes.normalized))
+        seen = visit(state.lists, keys @ state.centers.T, reads)
+        most = min(k, reads * state.lists.ids.shape[1])
+        scores, ids = shortlist_bytes(state.codes, state.lists, seen, scored, most)
+        return scores.reshape(groups, -1), ids.reshape(groups, -1)
 
 
 def _write(

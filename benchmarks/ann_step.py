@@ -1,0 +1,197 @@
+"""What a training step with ANN Softmax costs beside one over all classes, and what its retrieval finds, in one run.
+
+    python benchmarks/ann_step.py                  (about 5 minutes on 2 cores; needs 8 GB of memory)
+    python benchmarks/ann_step.py --json costs.json
+
+Dim 128, batch 256, 8 groups, Adam on the rows of the head, which has no biases; no encoder. Class vectors are clustered
+(`ann_vectors.py`), and the embedding of an example lies near the vector of its label, as in a model that has learned
+something. The steps are those that `fit` compiles, called by turns without any dispatch:
+
+* full: the softmax over all classes, in blocks and at once;
+* for 1,000 and for a tenth of the classes as candidates of a group, ANN Softmax with "int8" codes, and with "rotated"
+  ones (2,500 codes seen, 250 kept) where a group has 1,000.
+
+Recall is the share of the k classes of largest logit of each example (k = candidates * groups / batch, 31 for 1,000)
+that are among the candidates of its group, relative to that of exact retrieval (`grouped(exact_index())`). A draw
+alone is timed as well. Goals, at a relative recall of .9 or more: with 1,000 candidates at most 1/8 of the full
+softmax's time at 10^5 classes and 1/80 at 10^6; with 10^4 at 10^5 at most .6. (docs/benchmarks.md has figures.)
+"""
+
+import dataclasses
+import functools
+import gc
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from ann_vectors import DIM, NUM_QUERIES, make_vectors
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+
+import candax as cx
+from candax.training.trainer import Graph, compiled_step
+
+NUM_GROUPS, LEARNING_RATE = 8, 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line of the table: ``ratio`` is the median over the rounds of its time to the full softmax's."""
+
+    num_classes: int
+    candidates: int | None
+    step: str
+    milliseconds: float
+    ratio: float
+    draw_ms: float | None
+    recall: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A trained head's vectors, a batch of embeddings near those of their labels, and all their logits' best."""
+
+    vectors: np.ndarray
+    embeddings: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def clustered(cls, num_classes: int) -> "Data":
+        """Examples in random order; the label of each is the nearest class."""
+        vectors, embeddings = make_vectors("clustered", num_classes)
+        vectors /= np.sqrt(np.float32(DIM))
+        labels = np.argmax(embeddings @ vectors.T - 0.5 * (vectors * vectors).sum(1), axis=1)
+        return cls(vectors, embeddings, labels[:, None].astype(np.int32))
+
+
+def samplers(num_classes: int, num_sampled: int) -> dict[str, cx.Sampler]:
+    """Those that are compared, by name."""
+    options: dict[str, Any] = {"num_sampled": num_sampled, "num_groups": NUM_GROUPS}
+    centers = max(1, min(1024, round(np.sqrt(num_classes))))
+    seen = min(num_classes, max(2500, num_sampled))
+    make = functools.partial(cx.samplers.ivf_bq, num_centers=centers, hm_num=seen, **options)
+    found = {"int8": make(codes="int8")}
+    if num_sampled < 5000:
+        found["rotated"] = make(codes="rotated", num_kept=min(seen, 250))
+    return found
+
+
+def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callable[[], Any], Any]:
+    """A call of the compiled step, and the state of the sampler that it starts from."""
+    vectors = cx.rows.Table(jnp.asarray(data.vectors))
+    head = cx.Head(len(data.vectors), table=vectors, sampler=sampler, loss=loss, biases=False, rngs=nnx.Rngs(0))
+    state = None if sampler is None else jax.tree.map(jnp.array, head.state.get_value())
+    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
+    graph, arrays = nnx.split((head, optimizer))
+    batch = (jnp.asarray(data.embeddings), jnp.asarray(data.labels))
+    loss_fn = lambda head, batch: head.loss(*batch)  # noqa: E731
+    step = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batch).compile()
+    arrays = jax.tree.map(jnp.array, arrays)
+
+    def call() -> Any:
+        nonlocal arrays
+        arrays, out = step(arrays, batch)
+        return out
+
+    return call, state
+
+
+def recall_of(sampler: cx.Sampler, state: Any, data: Data, best: np.ndarray, repeats: int) -> tuple[float, float]:
+    """The share of each example's best classes among its group's candidates, and milliseconds of a draw."""
+    query = cx.Query(jnp.asarray(data.embeddings), jnp.asarray(data.labels), cx.Classes(jnp.asarray(data.vectors)))
+    draw = jax.jit(sampler.sample)
+    found = jax.block_until_ready(draw(state, jax.random.key(0), query))
+    times = []
+    for i in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(draw(state, jax.random.key(i), query))
+        times.append(1e3 * (time.perf_counter() - start))
+    of_groups = np.where(np.asarray(found.mask), np.asarray(found.ids), -1)
+    per_group = len(best) // len(of_groups)
+    shares = [np.isin(mine, of_groups[i // per_group]).mean() for i, mine in enumerate(best)]
+    return float(np.mean(shares)), statistics.median(times)
+
+
+def measure(num_classes: int, candidates: list[int], rounds: int) -> list[Row]:
+    """All steps at one number of classes."""
+    data = Data.clustered(num_classes)
+    full = cx.losses.full_softmax
+    calls = {(None, "full, in blocks"): compiled(data, None, functools.partial(full, block_size=8192))[0]}
+    if num_classes <= 200_000:
+        calls[None, "full"] = compiled(data, None, full)[0]
+    drawn: dict[Any, tuple[float, float]] = {}
+    logits = jax.jit(lambda embeddings, vectors: embeddings @ vectors.T)(data.embeddings, data.vectors)
+    for number in candidates:
+        k = cx.samplers.classes_per_example(number, NUM_QUERIES, NUM_GROUPS)
+        best = np.asarray(jax.lax.top_k(logits, min(k, num_classes))[1])
+        exact = cx.samplers.grouped(cx.samplers.exact_index(), num_sampled=number, num_groups=NUM_GROUPS)
+        most, _ = recall_of(exact, (), data, best, 1)
+        for name, sampler in samplers(num_classes, number).items():
+            calls[number, name], state = compiled(data, sampler, cx.losses.subset_softmax)
+            recall, milliseconds = recall_of(sampler, state, data, best, rounds)
+            drawn[number, name] = (recall / most, milliseconds)
+    del logits
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    for i in range(rounds + 2):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            if i > 1:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    least = min((name for name in calls if name[0] is None), key=lambda name: statistics.median(times[name]))
+    rows = []
+    for name in calls:
+        ratio = statistics.median(a / b for a, b in zip(times[name], times[least], strict=True))
+        recall, draw_ms = drawn.get(name, (None, None))
+        rows.append(Row(num_classes, name[0], name[1], statistics.median(times[name]), ratio, draw_ms, recall))
+    return rows
+
+
+def main(
+    output: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    num_classes: tuple[int, ...] = (100_000, 1_000_000),
+    candidates: tuple[int, ...] = (1_000, 10_000),
+    rounds: int = 9,
+) -> None:
+    """Measures and prints a table.
+
+    Args:
+        output: file for the figures.
+        num_classes: sizes of the output layer.
+        candidates: of a group; those above a tenth of the classes, and above 1,000 with more than 10^5 classes, are
+            left out.
+        rounds: timed calls of each step.
+    """
+    rows = []
+    for number in num_classes:
+        fits = [some for some in candidates if some <= number / 10 and (some <= 1000 or number <= 200_000)]
+        rows += measure(number, fits, rounds)
+        gc.collect()
+    where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
+    table = Table(title=f"dim {DIM}, batch {NUM_QUERIES}, {NUM_GROUPS} groups, Adam: {where}")
+    for column in ("classes", "candidates", "step", "ms", "of the full", "draw ms", "recall of exact"):
+        table.add_column(column, justify="left" if column == "step" else "right")
+    for row in rows:
+        drawn = ["-" if x is None else f"{x:.{digits}f}" for x, digits in ((row.draw_ms, 1), (row.recall, 3))]
+        of_full = f"{row.ratio:.3f}" if row.ratio > 0.2 else f"1/{1 / row.ratio:.1f}"
+        numbers = [f"{row.milliseconds:.1f}", of_full, *drawn]
+        table.add_row(f"{row.num_classes:,}", f"{row.candidates or row.num_classes:,}", row.step, *numbers)
+    Console(width=120).print(table)
+    if output is not None:
+        record = {"where": where, "rows": [dataclasses.asdict(row) for row in rows]}
+        output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
