@@ -27,12 +27,17 @@ STEPS = {
     "kernel": (cx.samplers.kernel(4, rank=4), cx.losses.css),
     "kernel, positive": (cx.samplers.kernel(4, features="positive", num_features=8), cx.losses.css),
     "midx": (cx.samplers.midx(4, num_codewords=4), cx.losses.css),
+    "ivf_bq": (cx.samplers.ivf_bq(4, num_centers=4, hm_num=16, num_kept=8, codes="int8"), cx.losses.subset_softmax),
+    "ivf_bq grouped": (
+        cx.samplers.ivf_bq(num_centers=4, hm_num=16, num_sampled=8, num_groups=2, k=2, codes="int8"),
+        cx.losses.subset_softmax,
+    ),
     "top_k": (cx.samplers.top_k(4, block_size=16), cx.losses.subset_softmax),
 }
 
 
 # The others are made of the same operations.
-QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "kernel", "midx", "top_k")
+QUICK = ("full", "uniform", "log_uniform", "unigram", "lsh", "kernel", "midx", "ivf_bq", "top_k")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_the_step_lowers_for_every_platform(name):
     assert exported.platforms == PLATFORMS
 
 
-@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh", "kernel", "midx"])
+@pytest.mark.parametrize("name", ["uniform, no replacement", "unigram", "lsh", "kernel", "midx", "ivf_bq"])
 def test_refresh_lowers_for_every_platform(name):
     head = problems.model(*STEPS[name]).head
     refresh = jax.jit(head.sampler.refresh)

@@ -247,6 +247,18 @@ SAMPLERS: dict[str, SamplerCase] = {
         random=False,
         slow=True,
     ),
+    "ivf_bq int8": SamplerCase(
+        lambda g: samplers.ivf_bq(6, num_centers=4, hm_num=24, num_kept=24, codes="int8"),
+        best_classes(6),
+        labels,
+        groups=(None,),
+        random=False,
+        slow=True,
+    ),
+    "ivf_bq grouped int8": SamplerCase(
+        lambda g: samplers.ivf_bq(1, num_centers=4, hm_num=12, num_kept=12, num_sampled=18, num_groups=g, codes="int8"),
+        slow=True,
+    ),
     "ivf_bq grouped": SamplerCase(
         lambda g: samplers.ivf_bq(1, num_centers=4, hm_num=12, num_kept=12, num_sampled=18, num_groups=g)
     ),

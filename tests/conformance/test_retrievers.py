@@ -27,6 +27,7 @@ RETRIEVERS: dict[str, RetrieverCase] = {
         samplers.ivf_index(num_centers=8, hm_num=60, num_kept=30, codes="rotated", near="logit"),
         {"recall": 0.5, "follows": False, "num_valid": 200},
     ),
+    "ivf int8": RetrieverCase(samplers.ivf_index(num_centers=4, hm_num=24, num_kept=24, codes="int8")),
     "lsh": RetrieverCase(
         samplers.lsh_index(hash=samplers.simhash(), num_tables=6, num_hashes=3, capacity=24), {"recall": 0.5}
     ),

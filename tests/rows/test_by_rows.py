@@ -89,6 +89,7 @@ def test_with_every_row_touched_it_is_the_dense_optimizer(
     name: str, chunk: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(by_rows, "_CHUNK", chunk)
+    monkeypatch.setattr(by_rows, "_MANY", 0)  # all rows in one pass are no chunks
     dense, sparse = ELEMENTWISE[name](), rowwise(ELEMENTWISE[name]())
     rng = np.random.default_rng(0)
     table = sparse_table = jnp.asarray(rng.normal(size=shape), jnp.float32)
@@ -107,11 +108,12 @@ def test_with_every_row_touched_it_is_the_dense_optimizer(
             np.testing.assert_allclose(got, wanted, rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("chunk", [1024, 2])
+@pytest.mark.parametrize(("chunk", "many"), [(1024, 0), (2, 0), (2, 2)], ids=["at once", "in chunks", "in one pass"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_untouched_rows_stay_bit_for_bit(name: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untouched_rows_stay_bit_for_bit(name: str, chunk: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Table and per-row state; touched rows do what the dense optimizer does on a table of those rows alone."""
     monkeypatch.setattr(by_rows, "_CHUNK", chunk)
+    monkeypatch.setattr(by_rows, "_MANY", many)
     rng = np.random.default_rng(1)
     optimizer, dense = rowwise(ELEMENTWISE[name]()), ELEMENTWISE[name]()
     table = jnp.asarray(rng.normal(size=(9, 3)), jnp.float32)
@@ -207,8 +209,9 @@ def test_stochastic_rounding_of_rows(shape: tuple[int, ...], monkeypatch: pytest
     part = optimizer.update(grads[1:4], optimizer.init(table[3:]), table[3:], ids[1:4] - 3, key, 3)
     np.testing.assert_array_equal(part.table, done.table[3:])
     monkeypatch.setattr(by_rows, "_CHUNK", 2)
-    in_chunks = optimizer.update(grads, state, table, ids, key)
-    np.testing.assert_array_equal(in_chunks.table, done.table)
+    for many in (0, 2):  # in chunks, in one pass
+        monkeypatch.setattr(by_rows, "_MANY", many)
+        np.testing.assert_array_equal(optimizer.update(grads, state, table, ids, key).table, done.table)
     with pytest.raises(ValueError, match="expected a key"):
         optimizer.update(grads, state, table, ids)
 

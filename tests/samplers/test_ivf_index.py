@@ -142,6 +142,51 @@ def test_lists_hold_every_valid_class_once():
         assert int(seen.lists[query, 0]) == first
 
 
+def test_bytes_follow_changed_rows_and_keep_their_biases():
+    classes = clustered(num_valid=2900)
+    index = ivf(num_centers=16, hm_num=300, codes="int8", near="logit")
+    state = build(index, classes)
+    ids = jnp.array([3, 70, 1500, 2899, 2950, NUM_CLASSES], jnp.int32)
+    rows = jnp.concatenate([0.5 * classes.vectors[jnp.array([900, 20, 3, 70])], jnp.full((2, DIM), jnp.nan)])
+    moved = jax.jit(index.update)(state, ids, rows)
+
+    def of_classes(state):
+        """Class vectors and biases as the codes have them."""
+        place = np.asarray(state.lists.places[:2900])
+        values = np.asarray(state.codes.values).reshape(-1, DIM)[place]
+        numbers = np.asarray(state.codes.numbers).swapaxes(1, 2).reshape(-1, 2)[place]
+        return values * numbers[:, :1], numbers[:, 1]
+
+    wanted = np.array(classes.vectors[:2900])
+    for got in (state, moved):
+        vectors, biases = of_classes(got)
+        np.testing.assert_allclose(vectors, wanted, atol=0.51 * np.abs(wanted).max() / 127)
+        np.testing.assert_array_equal(biases, classes.biases[:2900])
+        wanted[np.asarray(ids[:4])] = rows[:4]
+    assert jax.tree.structure(moved) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("number", [40, 800])
+def test_short_lists_of_groups_hold_what_their_examples_want(number):
+    """Few classes per group: those of each example's lists; many: one product over all codes."""
+    classes = clustered(num_valid=2900)
+    index = ivf_index(num_centers=16, hm_num=1000, codes="int8", near="logit")
+    state = _build(ivf(num_centers=16, hm_num=1, num_kept=1, codes="int8", near="logit"), jax.random.key(0), classes)
+    queries = queries_near(classes, 16)
+    query = cx.Query(queries, jnp.full((16, 1), -1), classes)
+    scores, ids = jax.jit(index.shortlist, static_argnums=(2, 3, 4))(state, query, 4, 10, number)
+    assert ids.shape == (4, 40 if number == 40 else 800)
+    _, true = streaming_top_k(queries, classes, K)
+    held = [
+        np.isin(best, np.asarray(ids)[i // 4][np.asarray(scores)[i // 4] > -np.inf]).mean()
+        for i, best in enumerate(true)
+    ]
+    assert np.mean(held) > 0.9
+    assert int(jnp.where(scores > -jnp.inf, ids, 0).max()) < 2900
+    if number == 800:
+        assert all(len(set(row.tolist())) == 800 for row in np.asarray(ids))
+
+
 @pytest.mark.parametrize(("codes", "near"), [("mean", "logit"), ("rotated", "vector")])
 def test_codes_follow_changed_rows(codes, near):
     classes = clustered(num_valid=2900)
