@@ -14,10 +14,13 @@ from candax.base import Loss, Sampler
 from candax.recipes.faces import Faces
 
 MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "hf_softmax", "lsh_softmax", "partial_fc"]
+CodesName = Literal["int8", "mean", "rotated"]
 LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
 
 # Scale of cosines without a margin; the paper does not say it.
 _SCALE = 16.0
+# Codes that IVF-BQ sees for each class it has to find, and at least.
+_SEEN_PER_FOUND, _LEAST_SEEN = 20, 2500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +36,10 @@ class Sizes:
         graph_period: steps between two builds of a graph of neighbours, which takes much longer.
         near: what vectors an index holds, see ``samplers.ivf_bq``.
         num_centers: of IVF-BQ; None: see ``centers``.
-        hm_num: codes that IVF-BQ sees; None: a tenth of the classes.
+        hm_num: codes that IVF-BQ sees; None: with "mean" codes a tenth of the classes, else what suffices for k.
         num_kept: of them scored exactly; None: a tenth.
         num_tables: L of LSH.
+        codes: of IVF-BQ: "mean" are the paper's.
     """
 
     num_classes: int
@@ -49,6 +53,7 @@ class Sizes:
     hm_num: int | None = None
     num_kept: int | None = None
     num_tables: int = 32
+    codes: CodesName = "mean"
 
     @property
     def k(self) -> int:
@@ -66,16 +71,26 @@ class Sizes:
 def sizes_of(settings: Faces, **changes: Any) -> Sizes:
     """Those of a study, with the paper's T of a fifth of an epoch."""
     per_epoch = settings.batches_per_epoch
-    own = ("num_classes", "batch_size", "num_sampled", "num_groups")
+    own = (
+        "num_classes",
+        "batch_size",
+        "num_sampled",
+        "num_groups",
+        *(("codes",) if hasattr(settings, "codes") else ()),
+    )
     periods = {"period": max(1, per_epoch // 5), "graph_period": per_epoch}
     return Sizes(**{**{name: getattr(settings, name) for name in own}, **periods, **changes})
 
 
 def _ivf(sizes: Sizes) -> Sampler:
-    # The paper's section 3.2.
-    hm_num = max(1, sizes.num_classes // 10) if sizes.hm_num is None else sizes.hm_num
+    # The paper's section 3.2; with better codes fewer of them do (benchmarks/ann_step.py).
+    enough = max(1, sizes.num_classes // 10)
+    if sizes.codes != "mean":
+        enough = min(sizes.num_classes, max(_LEAST_SEEN, _SEEN_PER_FOUND * sizes.k))
+    hm_num = enough if sizes.hm_num is None else sizes.hm_num
     kept = min(hm_num, max(1, hm_num // 10) if sizes.num_kept is None else sizes.num_kept)
-    options: dict[str, Any] = {"num_centers": sizes.centers, "hm_num": hm_num, "num_kept": kept, "near": sizes.near}
+    options: dict[str, Any] = {"num_centers": sizes.centers, "hm_num": hm_num, "num_kept": kept}
+    options |= {"near": sizes.near, "codes": sizes.codes}
     return samplers.every(samplers.ivf_bq(sizes.k, **options), sizes.period)
 
 

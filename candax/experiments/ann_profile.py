@@ -13,7 +13,7 @@ The paper's claims, on GPUs with 10^7 and 10^8 classes: ANN Softmax takes half t
 step and less than KNN Softmax's, most of it won in the loss; it is as accurate; Partial FC takes the least time, and is
 less accurate even where it is given as much.
 
-Expected with --epochs 1 (5 minutes on 2 cores), ms a step at 100,000 classes: full softmax 267, ANN 284 (149 of them
+Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms a step at 100,000 classes: full softmax 267, ANN 284 (149 of them
 retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. So on a CPU KNN Softmax takes half of
 the full softmax's time, while the index finds a tenth of the classes for each of 8 groups no quicker than the full
 softmax's matrix products score all. 10,000 classes, top-1 after one epoch and its seconds: .808 (15), .823 (19), .793
@@ -29,7 +29,7 @@ import jax
 
 from candax.diagnostics.head_profile import PARTS, profile
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import LOSSES, MethodName
+from candax.experiments.ann_methods import LOSSES, CodesName, MethodName
 from candax.recipes import common
 from candax.recipes.faces import Faces, make_problem
 
@@ -40,6 +40,8 @@ class ANNProfile(Faces):
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
     """Methods; hf_softmax takes much the longest."""
+    codes: CodesName = "int8"
+    """Codes of IVF-BQ; mean: the paper's, with a tenth of them seen."""
     profile_classes: common.Count = 100_000
     """Classes of table 5."""
     repeats: common.Count = 5
