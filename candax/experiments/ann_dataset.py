@@ -10,9 +10,10 @@ are a tenth of the classes; time is that of training steps and builds, relative 
 The paper's claims: ANN and KNN Softmax are as precise as the full softmax, LSH Softmax and Partial FC are not. Its
 classes are equally frequent, those here are not.
 
-Expected with the paper's codes, --codes mean, on python-stdlib without hf_softmax (10 minutes on 2 busy cores), P@1 and time relative to the full softmax:
-full .408, Partial FC .383 (.20), ANN .379 (.61), KNN .379 (.36), LSH .378 (.36). On acl-authors with --rate 0.02
---epochs 4 --methods ann_softmax partial_fc (20 minutes): full .072, ANN .072 (.37), Partial FC .063 (.05).
+Expected with the paper's codes, --codes mean, on python-stdlib without hf_softmax (10 minutes on 2 busy cores), P@1 and
+time relative to the full softmax: full .408, Partial FC .383 (.20), ANN .379 (.61), KNN .379 (.36), LSH .378 (.36). On
+acl-authors with --rate 0.02 --epochs 4 --methods ann_softmax partial_fc (20 minutes): full .072, ANN .072 (.37),
+Partial FC .063 (.05).
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.3.
 """

@@ -13,11 +13,11 @@ The paper's claims, on GPUs with 10^7 and 10^8 classes: ANN Softmax takes half t
 step and less than KNN Softmax's, most of it won in the loss; it is as accurate; Partial FC takes the least time, and is
 less accurate even where it is given as much.
 
-Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms a step at 100,000 classes: full softmax 267, ANN 284 (149 of them
-retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. So on a CPU KNN Softmax takes half of
-the full softmax's time, while the index finds a tenth of the classes for each of 8 groups no quicker than the full
-softmax's matrix products score all. 10,000 classes, top-1 after one epoch and its seconds: .808 (15), .823 (19), .793
-(9), .811 (53), .510 (6).
+Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms a step at 100,000 classes: full
+softmax 267, ANN 284 (149 of them retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. So on
+a CPU KNN Softmax takes half of the full softmax's time, while the index finds a tenth of the classes for each of 8
+groups no quicker than the full softmax's matrix products score all. 10,000 classes, top-1 after one epoch and its
+seconds: .808 (15), .823 (19), .793 (9), .811 (53), .510 (6).
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.4.
 """

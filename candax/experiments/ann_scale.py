@@ -15,14 +15,15 @@ is no time for an epoch, ``--warm-start`` trains the encoder on some identities 
 The paper's claims: ANN and KNN Softmax stay with the full softmax at any size; Partial FC, which draws at random, falls
 behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH Softmax somewhat less.
 
-Expected with the paper's codes, --codes mean --epochs 1 --min-steps 800 (5 minutes on 2 cores), mean of three seeds and their range: 1,000 classes: all
-classes .989 (.986 to .994), ANN .983 (.978 to .990), KNN .973 (.965 to .982), Partial FC .954 (.950 to .960). 10,000
-classes: all classes .840 (.820 to .877), ANN .857 (.836 to .892), KNN .825 (.807 to .858), Partial FC .588 (.531 to
-.648): near classes do as well as all, random ones fall behind the more. With the encoder trained on 1,000 identities
-before, three seeds: 100,000 classes (the second command, an hour on busy cores): start .784 (.755 to .837), all classes
-.817 (.792 to .861), ANN .815 (.790 to .858), KNN .822 (.797 to .868), Partial FC .829 (.807 to .869); 1,000,000 (the
-third, 40 minutes): start .563 (.524 to .631), ANN .589 (.554 to .652), Partial FC .585 (.550 to .651). So a few steps
-after such a start need no near classes; what an epoch and more of 10^6 classes would show was not run.
+Expected with the paper's codes, --codes mean --epochs 1 --min-steps 800 (5 minutes on 2 cores), mean of three seeds and
+their range: 1,000 classes: all classes .989 (.986 to .994), ANN .983 (.978 to .990), KNN .973 (.965 to .982), Partial
+FC .954 (.950 to .960). 10,000 classes: all classes .840 (.820 to .877), ANN .857 (.836 to .892), KNN .825 (.807 to
+.858), Partial FC .588 (.531 to .648): near classes do as well as all, random ones fall behind the more. With the
+encoder trained on 1,000 identities before, three seeds: 100,000 classes (the second command, an hour on busy cores):
+start .784 (.755 to .837), all classes .817 (.792 to .861), ANN .815 (.790 to .858), KNN .822 (.797 to .868), Partial FC
+.829 (.807 to .869); 1,000,000 (the third, 40 minutes): start .563 (.524 to .631), ANN .589 (.554 to .652), Partial FC
+.585 (.550 to .651). So a few steps after such a start need no near classes; what an epoch and more of 10^6 classes
+would show was not run.
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), table 6.
 """

@@ -13,14 +13,14 @@ measured by its short embeddings: cosines in few coordinates are not recovered t
 The paper's claims: with a tenth of the classes ANN Softmax is as accurate as all classes, under every margin; KNN
 Softmax too; LSH Softmax, hashing forests and Partial FC lose a little, random projection and D-Softmax-B and K more.
 
-Expected with the paper's codes, --codes mean (10 minutes on 2 cores, half of them the hashing forest; one seed): verification of an untrained encoder .596,
-else .943 to .960 with deviations of .01 over folds, so that it tells no method from another. Rank-1 and top-1 with
-ArcFace: all classes .608 and .985, ANN .577 and .980, KNN .582 and .977, hashing forest .583 and .984, LSH .611 and
-.984, Partial FC .492 and .893. Rank-1 over all classes and with ANN Softmax: softmax .562 and .530, CosFace .572 and
-.541, D-Softmax .559 and .548 (B .512, K .478). Random projection to 12 coordinates does not learn ArcFace (top-1 .002).
-So a tenth of the classes is nearly enough if they are near ones, and random ones lose, as the paper says; its order
-among the ways to find near ones does not show. At 3,000 classes the full softmax is the quicker (6.1 ms a step, ANN
-12.1, Partial FC 3.4, hashing forest 229).
+Expected with the paper's codes, --codes mean (10 minutes on 2 cores, half of them the hashing forest; one seed):
+verification of an untrained encoder .596, else .943 to .960 with deviations of .01 over folds, so that it tells no
+method from another. Rank-1 and top-1 with ArcFace: all classes .608 and .985, ANN .577 and .980, KNN .582 and .977,
+hashing forest .583 and .984, LSH .611 and .984, Partial FC .492 and .893. Rank-1 over all classes and with ANN Softmax:
+softmax .562 and .530, CosFace .572 and .541, D-Softmax .559 and .548 (B .512, K .478). Random projection to 12
+coordinates does not learn ArcFace (top-1 .002). So a tenth of the classes is nearly enough if they are near ones, and
+random ones lose, as the paper says; its order among the ways to find near ones does not show. At 3,000 classes the full
+softmax is the quicker (6.1 ms a step, ANN 12.1, Partial FC 3.4, hashing forest 229).
 
 With ``--epsilon 1e-8``, the usual one of Adam, all classes are far behind under ArcFace (.444 and .897): see
 ``candax.recipes.faces.Faces.epsilon``.
