@@ -26,7 +26,7 @@ import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ class Data:
         return cls(vectors, embeddings, labels[:, None].astype(np.int32))
 
 
-def samplers(num_classes: int, num_sampled: int) -> dict[str, cx.Sampler]:
+def samplers(num_classes: int, num_sampled: int, codes: tuple[str, ...]) -> dict[str, cx.Sampler]:
     """Those that are compared, by name."""
     options: dict[str, Any] = {"num_sampled": num_sampled, "num_groups": NUM_GROUPS}
     centers = max(1, min(1024, round(np.sqrt(num_classes))))
@@ -83,7 +83,7 @@ def samplers(num_classes: int, num_sampled: int) -> dict[str, cx.Sampler]:
     found = {"int8": make(codes="int8")}
     if num_sampled < 5000:
         found["rotated"] = make(codes="rotated", num_kept=min(seen, 250))
-    return found
+    return {name: sampler for name, sampler in found.items() if name in codes}
 
 
 def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callable[[], Any], Any]:
@@ -122,7 +122,7 @@ def recall_of(sampler: cx.Sampler, state: Any, data: Data, best: np.ndarray, rep
     return float(np.mean(shares)), min(times)
 
 
-def measure(num_classes: int, candidates: list[int], rounds: int) -> list[Row]:
+def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rounds: int) -> list[Row]:
     """All steps at one number of classes."""
     data = Data.clustered(num_classes)
     full = cx.losses.full_softmax
@@ -136,7 +136,7 @@ def measure(num_classes: int, candidates: list[int], rounds: int) -> list[Row]:
         best = np.asarray(jax.lax.top_k(logits, min(k, num_classes))[1])
         exact = cx.samplers.grouped(cx.samplers.exact_index(), num_sampled=number, num_groups=NUM_GROUPS)
         most, _ = recall_of(exact, (), data, best, 1)
-        for name, sampler in samplers(num_classes, number).items():
+        for name, sampler in samplers(num_classes, number, codes).items():
             calls[number, name], state = compiled(data, sampler, cx.losses.subset_softmax)
             recall, milliseconds = recall_of(sampler, state, data, best, rounds)
             drawn[number, name] = (recall / most, milliseconds)
@@ -158,27 +158,8 @@ def measure(num_classes: int, candidates: list[int], rounds: int) -> list[Row]:
     return rows
 
 
-def main(
-    output: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
-    num_classes: tuple[int, ...] = (100_000, 1_000_000),
-    candidates: tuple[int, ...] = (1_000, 10_000),
-    rounds: int = 9,
-) -> None:
-    """Measures and prints a table.
-
-    Args:
-        output: file for the figures.
-        num_classes: sizes of the output layer.
-        candidates: of a group; those above a tenth of the classes, and above 1,000 with more than 10^5 classes, are
-            left out.
-        rounds: timed calls of each step.
-    """
-    rows = []
-    for number in num_classes:
-        fits = [some for some in candidates if some <= number / 10 and (some <= 1000 or number <= 200_000)]
-        rows += measure(number, fits, rounds)
-        gc.collect()
-    where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
+def report(rows: list[Row], where: str) -> None:
+    """Prints a table."""
     table = Table(title=f"dim {DIM}, batch {NUM_QUERIES}, {NUM_GROUPS} groups, Adam: {where}")
     for column in ("classes", "candidates", "step", "ms", "of the full", "draw ms", "recall of exact"):
         table.add_column(column, justify="left" if column == "step" else "right")
@@ -188,6 +169,33 @@ def main(
         numbers = [f"{row.milliseconds:.1f}", of_full, *drawn]
         table.add_row(f"{row.num_classes:,}", f"{row.candidates or row.num_classes:,}", row.step, *numbers)
     Console(width=120).print(table)
+
+
+def main(
+    output: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    num_classes: tuple[int, ...] = (100_000, 1_000_000),
+    candidates: tuple[int, ...] = (1_000, 10_000),
+    codes: tuple[Literal["int8", "rotated"], ...] = ("int8", "rotated"),
+    rounds: int = 9,
+) -> None:
+    """Measures and prints a table for each number of classes.
+
+    Args:
+        output: file for the figures.
+        num_classes: sizes of the output layer.
+        candidates: of a group; those above a tenth of the classes, and above 1,000 with more than 10^5 classes, are
+            left out.
+        codes: of the index.
+        rounds: timed calls of each step.
+    """
+    where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
+    rows: list[Row] = []
+    for number in num_classes:
+        fits = [some for some in candidates if some <= number / 10 and (some <= 1000 or number <= 200_000)]
+        found = measure(number, fits, codes, rounds)
+        report(found, where)
+        rows += found
+        gc.collect()
     if output is not None:
         record = {"where": where, "rows": [dataclasses.asdict(row) for row in rows]}
         output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

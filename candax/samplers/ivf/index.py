@@ -299,8 +299,10 @@ class IVFIndex(NamedTuple):
         assert isinstance(state.codes, Bytes)
         places = state.lists.ids.size
         scored = as_scored(embeddings.astype(jnp.float32), classes.normalized)
+        # As many as the examples want, if they all want others.
+        number = min(number, k * embeddings.shape[0] // groups, places)
         if _MUCH * groups * number >= places:
-            return pooled_bytes(state.codes, state.lists, scored, groups, k, min(number, places))
+            return pooled_bytes(state.codes, state.lists, scored, groups, k, number)
         reads = self.num_reads(state)
         keys = query_keys(embeddings, classes, self._extends(classes.normalized))
         seen = visit(state.lists, keys @ state.centers.T, reads)
