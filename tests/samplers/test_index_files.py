@@ -50,10 +50,11 @@ def test_the_index_and_its_classes_are_the_same(written):
     assert load_index(path, INDEX)[2] is None
 
 
-def test_bfloat16_and_a_normalised_head(tmp_path):
+@pytest.mark.parametrize("codes", ["rotated", "int8"])
+def test_bfloat16_and_a_normalised_head(codes, tmp_path):
     classes = clustered(normalized=True)
     classes = dataclasses.replace(classes, vectors=classes.vectors.astype(jnp.bfloat16))
-    index = samplers.ivf_index(num_centers=16, hm_num=500, num_kept=60, codes="rotated", near="logit")
+    index = samplers.ivf_index(num_centers=16, hm_num=500, num_kept=60, codes=codes, near="logit")
     state = jax.jit(index.build)(jax.random.key(0), classes)
     save_index(tmp_path / "index", index, state, classes)
     again, loaded, its_classes = load_index(tmp_path / "index")
