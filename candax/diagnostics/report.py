@@ -137,24 +137,18 @@ def with_error(value: float, standard_error: float) -> str:
 
 @checked
 def draw(result: Diagnostics, path: Path) -> None:
-    """Errors, gradients and candidates against the number of candidates, side by side, as a PNG file.
+    """Errors, gradients and candidates against the number of candidates, as a PNG or an SVG file.
 
     Samplers are told apart by colour and marker, losses by line. Bars are standard errors; on a logarithmic axis, what
     is 0 is not drawn.
     """
     # Not above: pictures choose a drawing backend without a display, which importing candax must not do.
-    import matplotlib
-
     from candax.pictures import colors, save_picture
 
     samplers, losses = (list(dict.fromkeys(names)) for names in (result.sampler_names, result.loss_names))
     handles: dict[str, Any] = {}
     color_of = colors(samplers)
-    size = 3.6 * len(_PANELS), 6.0
-    with (
-        matplotlib.rc_context({"font.size": 14, "lines.linewidth": 2}),
-        save_picture(path, columns=len(_PANELS), size=size, share_y=False) as axes,
-    ):
+    with save_picture(path, columns=2, rows=-(-len(_PANELS) // 2), size=(9.0, 9.6), share_y=False) as axes:
         for axis, panel in zip(axes, _PANELS, strict=True):
             measure: Measure = getattr(result, panel.measure)
             for m, (sampler, loss) in enumerate(zip(result.sampler_names, result.loss_names, strict=True)):
@@ -179,7 +173,7 @@ def draw(result: Diagnostics, path: Path) -> None:
                 axis.yaxis.set_major_formatter(lambda number, _: f"{number:g}")
                 axis.yaxis.set_minor_formatter(functools.partial(_between_powers_of_ten, axis))
         figure = axes[0].figure
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(3, len(handles)))
         figure.suptitle(f"{result.num_classes:,} classes, {result.num_examples} examples, {result.num_draws} draws")
 
 

@@ -221,11 +221,12 @@ def staleness_table(results: Mapping[str, Staleness]) -> Table:
 @checked
 def draw_staleness(results: Mapping[str, Staleness], path: Path) -> None:
     """Recall with the state in training (lines) and with a refreshed one (dashes) against steps, as a PNG file."""
-    from candax.pictures import save_picture  # it chooses a backend without a display: not on importing candax
+    from candax.pictures import colors, save_picture  # it chooses a backend without a display: not on importing candax
 
-    with save_picture(path, columns=2, size=(12, 5), share_y=False) as axes:
-        for i, (name, result) in enumerate(results.items()):
-            look: dict[str, Any] = {"color": f"C{i % 10}", "capsize": 3}
+    with save_picture(path, columns=2, size=(9.5, 4.5), share_y=False) as axes:
+        color_of = colors(list(results))
+        for name, result in results.items():
+            look: dict[str, Any] = {"color": color_of[name], "capsize": 3}
             axes[0].errorbar(result.steps, *result.recall, label=name, marker="o", markersize=4, **look)
             axes[0].errorbar(result.steps, *result.fresh_recall, linestyle="--", **look)
             axes[1].errorbar(result.steps, *result.lost, label=name, marker="o", markersize=4, **look)
@@ -233,4 +234,4 @@ def draw_staleness(results: Mapping[str, Staleness], path: Path) -> None:
         axes[1].set(title="lost to staleness", ylabel="refreshed minus in training")
         for axis in axes:
             axis.set(xlabel="steps since the refresh")
-            axis.legend()
+            axis.legend(fontsize="small")

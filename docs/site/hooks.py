@@ -23,6 +23,7 @@ AT_ROOT = {
     "SECURITY.md": "security.md",
     "CITATION.cff": "citation.md",
 }
+_MIME = {"svg": "svg+xml", "png": "png"}
 ROOMS = {
     "candax": "The public face",
     "candax.base": "The seams",
@@ -97,31 +98,46 @@ def _notebooks(made: dict[str, str | bytes]) -> str:
         for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
             source = "".join(cell["source"])
             parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-            for place, output in enumerate(cell.get("outputs", [])):
-                data = output.get("data", {})
-                if "image/png" in data:
-                    name = f"{path.stem}_{number}_{place}.png"
-                    made[f"notebooks/{name}"] = base64.b64decode("".join(data["image/png"]))
-                    parts.append(f"![Output of the cell above]({name})")
-                elif text := "".join(output.get("text", data.get("text/plain", ""))):
-                    parts.append(f"```text\n{text.rstrip()}\n```")
+            parts.extend(_outputs(cell, f"{path.stem}_{number}", made))
         made[f"notebooks/{path.stem}.md"] = "\n\n".join(parts) + "\n"
         title = next(line for line in parts[0].splitlines() if line.startswith("# "))[2:]
         lines.append(f"* [{title}]({path.stem}.md)")
     return "\n".join(lines) + "\n"
 
 
+def _outputs(cell: dict[str, Any], name: str, made: dict[str, str | bytes]) -> list[str]:
+    """Of a cell: pictures as files beside the page, and what was printed in one piece."""
+    parts: list[str] = []
+    printed = ""
+    for place, output in enumerate(cell.get("outputs", [])):
+        data = output.get("data", {})
+        kind = next((kind for kind in ("svg", "png") if f"image/{_MIME[kind]}" in data), None)
+        if kind is None:
+            printed += "".join(output.get("text", data.get("text/plain", "")))
+        else:
+            content = "".join(data[f"image/{_MIME[kind]}"])
+            made[f"notebooks/{name}_{place}.{kind}"] = content if kind == "svg" else base64.b64decode(content)
+            parts.append(f"![Output of the cell above]({name}_{place}.{kind})")
+    return ([f"```text\n{printed.rstrip()}\n```"] if printed.strip() else []) + parts
+
+
 def _reference(made: dict[str, str | bytes]) -> str:
-    """A page a room, with every name that it exports."""
-    lines = ["# Reference\n"]
-    for room, title in ROOMS.items():
+    """A page a room, with every name that it exports; what several rooms export is described once, in the first of them."""
+    places: dict[str, str] = {}
+    lines: dict[str, str] = {}
+    for room in sorted(ROOMS, key=lambda room: room != "candax.base"):  # its types are what all others speak of
         folder = ROOT / room.replace(".", "/")
         names = _exported(folder) if folder.is_dir() else _defined(folder.with_suffix(".py"), room)
-        parts = [f"# {title}\n\n`{room}`", *(f"::: {path}" for path in names.values())]
+        parts = [f"# {ROOMS[room]}\n\n`{room}`"]
+        elsewhere = [f"[`{name}`]({places[path]}.md#{path})" for name, path in names.items() if path in places]
+        if elsewhere:
+            parts.append(f"Also under this name: {', '.join(elsewhere)}.")
+        parts.extend(f"::: {path}" for path in dict.fromkeys(names.values()) if path not in places)
+        places.update({path: room for path in names.values() if path not in places})
         made[f"reference/{room}.md"] = "\n\n".join(parts) + "\n"
         listed = ", ".join(f"`{name}`" for name in names)
-        lines.append(f"* [{title}]({room}.md): {listed}")
-    return "\n".join(lines) + "\n"
+        lines[room] = f"* [{ROOMS[room]}]({room}.md): {listed}"
+    return "\n".join(["# Reference\n", *(lines[room] for room in ROOMS)]) + "\n"
 
 
 def _exported(folder: Path) -> dict[str, str]:

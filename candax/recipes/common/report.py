@@ -1,6 +1,7 @@
 """One table and one picture for all studies: columns of figures, and panels of lines."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +11,7 @@ from jaxtyping import Shaped
 from rich.box import SIMPLE
 from rich.table import Table
 
-from candax.pictures import colors, save_picture
+from candax.pictures import colors, label_ends, save_picture
 
 Row: TypeAlias = dict[str, Any]
 # Of a figure that depends on other rows: (row, all rows) -> value.
@@ -19,6 +20,12 @@ Of: TypeAlias = Callable[[Row, Sequence[Row]], Any]
 Source: TypeAlias = str | Callable[[Row], Any]
 Where: TypeAlias = Callable[[Row], bool]
 _STYLES = ("-", "--", ":", "-.")
+_MOST_SIDE_BY_SIDE = 2  # a page is narrow
+_MOST_LABELS_AT_LINES = 8
+# Of titles, in characters: of one of axes, and of the picture per inch.
+_TITLE, _CHARACTERS_PER_INCH = 54, 12
+# As a share of the axis: lines whose ends are farther apart get a legend.
+_SAME_END = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +181,7 @@ class Line:
         if self.x is None:
             axis.axhline(self.y[0], color="black", linewidth=1, linestyle=":", label=self.label)
         elif self.bottom is not None:
-            axis.bar(self.x, self.y, bottom=self.bottom, label=self.label)
+            axis.bar(self.x, self.y, bottom=self.bottom, label=self.label, color=look.get("color"))
         elif self.spread is not None:
             middle = np.asarray(self.y)
             errors = np.abs(np.stack([middle - self.spread[0], self.spread[1] - middle]))
@@ -301,9 +308,11 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
     looks = _looks([line.label for lines in drawn for line in lines], reference)
     one_legend = len(panels) > 1 and all(names == labels[0] for names in labels)
     share_y = len({panel.axes.get("ylabel") for panel in panels}) == 1
-    columns = len(panels)
-    with save_picture(path, columns=columns, size=(2 + 5 * columns, 5.5), share_y=share_y) as axes:
-        for axis, panel, lines in zip(axes, panels, drawn, strict=True):
+    rows_of_axes = -(-len(panels) // _MOST_SIDE_BY_SIDE)
+    columns = -(-len(panels) // rows_of_axes)
+    size = (1.5 + 3.8 * columns, 1.2 + 3.3 * rows_of_axes)
+    with save_picture(path, columns=columns, rows=rows_of_axes, size=size, share_y=share_y) as axes:
+        for axis, panel, lines in zip(axes, panels, drawn, strict=False):
             right = axis.twinx() if any(line.right for line in lines) else None
             for line in lines:
                 line.draw(right if line.right else axis, looks[line.label])
@@ -312,12 +321,42 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
             axis.set(**panel.axes)
             if share_y:
                 axis.label_outer()
-            if not one_legend and axis.get_legend_handles_labels()[1]:
+            axis.set_title(_wrapped(axis.get_title(), _TITLE))
+            if _end_together(lines):
+                _label_levels(axis, lines)
+                label_ends(axis, gap=0.055)
+            elif not one_legend and axis.get_legend_handles_labels()[1]:
                 axis.legend(fontsize="small")
-        axes[0].figure.suptitle(title)
-        if one_legend:
+        axes[0].figure.suptitle(_wrapped(title, int(_CHARACTERS_PER_INCH * size[0])), fontsize="medium")
+        if one_legend and not any(axis.texts for axis in axes):
             handles, names = axes[0].get_legend_handles_labels()
-            axes[0].figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize="small")
+            axes[0].figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="small")
+
+
+def _wrapped(text: str, width: int) -> str:
+    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width))
+
+
+def _end_together(lines: Sequence[Line]) -> bool:
+    """Whether all are levels or curves along numbers that end at about the same, where labels are told apart."""
+    found = [np.asarray(line.x) for line in lines if line.x is not None]
+    if len(lines) > _MOST_LABELS_AT_LINES or any(line.bottom or line.right for line in lines):
+        return False
+    if not found or not all(x.size and np.issubdtype(x.dtype, np.number) for x in found):
+        return False
+    ends, every = [x[-1] for x in found], np.concatenate(found)
+    return bool(np.ptp(ends) <= _SAME_END * np.ptp(every))
+
+
+def _label_levels(axis: Any, lines: Sequence[Line]) -> None:
+    """Writes the label of a horizontal line under it, at the right."""
+    for line in lines:
+        if line.x is None:
+            place = {"transform": axis.get_yaxis_transform(), "ha": "right", "va": "top", "fontsize": "small"}
+            axis.text(0.97, line.y[0], line.label, **place)
+    for drawn in axis.get_lines():
+        if drawn.get_label() in {line.label for line in lines if line.x is None}:
+            drawn.set_label("_level")
 
 
 def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:

@@ -116,8 +116,9 @@ def run(study: Study, settings: Settings) -> list[Row]:
     show(found)
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
-    report.draw(title, study.panels, shown, study.reference, picture)
-    console.print(f"wrote {out / 'results.json'} and {picture}", soft_wrap=True)
+    for file in (picture, picture.with_suffix(".svg")):  # to look at, and for papers and pages
+        report.draw(title, study.panels, shown, study.reference, file)
+    console.print(f"wrote {out / 'results.json'}, {picture} and {picture.stem}.svg", soft_wrap=True)
     return shown
 
 
