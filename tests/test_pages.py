@@ -1,5 +1,6 @@
 """The pages under docs/: what they show runs, commands are commands of the program, and links lead somewhere."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -58,12 +59,19 @@ def start(names: Names, code: list[str]) -> None:
 
 
 def frameworks(names: Names, code: list[str]) -> None:
-    modules, pure = map(smaller, code)
+    modules, linen, equinox, plain, step, dense = map(smaller, code)
     exec(modules, names)
     tokens = np.random.default_rng(0).integers(0, 500, (2, 6))
     losses = [names["train_step"](names["model"], names["optimizer"], tokens, tokens, tokens > 9) for _ in range(8)]
     assert losses[-1] < losses[0]
-    exec(pure, names)
+    bodies = [linen, plain, *([equinox] if importlib.util.find_spec("equinox") else [])]
+    before, loop = re.split(r"\n(?=key = )", step)
+    for body in bodies:
+        exec(body + before, names)
+        first = names["loss_fn"](names["tables"], names["params"], tokens[0], tokens[0], jax.random.key(2))
+        exec(loop, names)
+        assert float(names["loss"]) < float(first)
+    exec(dense, names)
     assert np.isfinite(names["loss_fn"](names["params"], tokens, tokens, jax.random.key(2)))
 
 

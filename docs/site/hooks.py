@@ -122,7 +122,7 @@ def _outputs(cell: dict[str, Any], name: str, made: dict[str, str | bytes]) -> l
 
 
 def _reference(made: dict[str, str | bytes]) -> str:
-    """A page a room, with every name that it exports; what several rooms export is described once, in the first of them."""
+    """A page a room, with every name that it exports; what several rooms export is described in the first of them."""
     places: dict[str, str] = {}
     lines: dict[str, str] = {}
     for room in sorted(ROOMS, key=lambda room: room != "candax.base"):  # its types are what all others speak of
