@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn, Union
@@ -13,6 +14,8 @@ import tyro
 
 from candax import overview
 
+# As of a program that the signal for it ends.
+_PIPE_CLOSED = 141
 # Module, settings, function, and a line of help. Only the module of the command that is given is imported: help must
 # not wait for JAX.
 Commands = dict[str, tuple[str, str, str, str]]
@@ -113,7 +116,18 @@ EXPERIMENTS: Commands = {
 
 def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
-    args = list(sys.argv[1:] if args is None else args)
+    try:
+        try:
+            _main(list(sys.argv[1:] if args is None else args))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has enough, as ``head`` does: no error, and Python must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_PIPE_CLOSED)
+
+
+def _main(args: list[str]) -> None:
     if args == ["--version"]:
         print(f"candax {importlib.metadata.version('candax')}")
         return
@@ -127,6 +141,8 @@ def main(args: list[str] | None = None) -> None:
     try:
         function(settings)
         overview.show_next(args[0], settings)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, FloatingPointError) as error:
         _fail(str(error))
     except KeyboardInterrupt as asked:

@@ -46,6 +46,11 @@ _NEXT: Mapping[str, tuple[str, ...]] = {
     "links": ("candax predict {out} INPUT",),
     "language": ("candax predict {out} TEXTS",),
     "diagnose": ("candax compare",),
+    "advise": ("candax compare", "candax train --dataset FOLDER"),
+    "neighbors": ("candax analogy VECTORS A B C",),
+    "analogy": ("candax neighbors VECTORS WORD",),
+    "export": ("read them by what docs/guides/serving.md shows",),
+    "experiment": ("candax experiment, which lists the others",),
     "evaluate": ("candax export {run}",),
 }
 

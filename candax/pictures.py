@@ -15,8 +15,8 @@ from matplotlib.patheffects import withStroke
 
 from candax.files import replacing
 
-# Okabe and Ito (2008), for all common kinds of colour blindness, with two dark ones in place of their yellow, which cannot
-# be read on white; black is the reference's.
+# Okabe and Ito (2008), for all common kinds of colour blindness, with two dark ones for their yellow, which cannot be
+# read on white; black is the reference's.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#555555", "#661100", "#332288")
 REFERENCE = "#000000"
 # Of what stands before the last comma of a label, in small letters: samplers and methods in pictures of many studies.

@@ -12,6 +12,7 @@ RUNS = {
     "scale": ["scale.py", "--num-classes", "2000", "--repeats", "2", "--num-sampled", "64", "--batch-size", "8"],
     "ann": ["ann.py", "--num-classes", "2000", "--repeats", "1", "--rounds", "1", "--kinds", "clustered"],
     "ann_step": ["ann_step.py", "--num-classes", "2000", "--candidates", "100", "--rounds", "1"],
+    "peers": ["peers.py", "--num-classes", "2000", "--repeats", "1"],
     "lsh": ["lsh.py", "--num-classes", "2000", "--num-tables", "2", "--repeats", "1", "--many-tables", "1500"],
     "sequences": ["sequences.py", "--num-items", "2000", "--num-users", "200", "--rounds", "1"],
 }

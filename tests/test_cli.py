@@ -3,6 +3,7 @@
 import importlib.metadata
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -241,3 +242,13 @@ def test_experiments_run_through_the_command_line(tmp_path, capsys):
     assert (tmp_path / "out" / "css_figure1.png").exists()
     assert "files: " in capsys.readouterr().err
     assert "--num-problems of 200" in fails(capsys, "experiment", "css-figure1", "--num-problems", 3)
+
+
+@pytest.mark.parametrize("args", [[], ["compare", "--help"]])
+def test_who_reads_a_part_of_what_is_printed_sees_no_error(args):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run([sys.executable, "-m", "candax", *args], stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 141
+    assert not done.stderr
