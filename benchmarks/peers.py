@@ -1,6 +1,6 @@
 """A training step beside what users of optax and PyTorch would write, by turns in one process.
 
-    python benchmarks/peers.py                          (about 3 minutes on 2 cores; needs torch for the last two)
+    python benchmarks/peers.py                          (about 5 minutes on 2 cores; needs torch for the last two)
     python benchmarks/peers.py --num-classes 500000 --json peers.json
 
 Dim 128, batch 256, one label of log-uniform frequency, Adam at all of them:
@@ -11,9 +11,10 @@ Dim 128, batch 256, one label of log-uniform frequency, Adam at all of them:
 * torch: `AdaptiveLogSoftmaxWithLoss`, cutoffs at 2 %, 10 % and 40 % of the classes, div_value 4: another model, in
   which rare classes have vectors of 32, 8 and 2 coordinates.
 
-What it should show: at 100,000 classes candax is 10 times as quick as the full softmax of either framework and a few
-times as quick as the adaptive softmax, and its step alone does not grow with the classes. Loss functions differ, so no
-loss is compared: `candax compare` does that for samplers.
+What it should show: at 100,000 classes candax is some 20 times as quick as the full softmax of either framework and
+several times as quick as the adaptive softmax, and its step alone does not grow with the classes (measured on a machine
+that others were using: 24, 29 and 8 times, 161, 177 and 27 times at 500,000). Loss functions differ, so no loss is
+compared: `candax compare` does that for samplers.
 """
 
 import dataclasses

@@ -113,7 +113,7 @@ def _outputs(cell: dict[str, Any], name: str, made: dict[str, str | bytes]) -> l
         data = output.get("data", {})
         kind = next((kind for kind in ("svg", "png") if f"image/{_MIME[kind]}" in data), None)
         if kind is None:
-            printed += "".join(output.get("text", data.get("text/plain", "")))
+            printed += re.sub(r"\x1b\[[\d;]*m", "", "".join(output.get("text", data.get("text/plain", ""))))
         else:
             content = "".join(data[f"image/{_MIME[kind]}"])
             made[f"notebooks/{name}_{place}.{kind}"] = content if kind == "svg" else base64.b64decode(content)
