@@ -55,3 +55,19 @@ def test_every_public_name_has_its_place(site):
             assert f'id="{name}"' in page, name
     notebook = (site / "notebooks" / "bias_and_variance" / "index.html").read_text(encoding="utf-8")
     assert "Output of the cell above" in notebook
+
+
+def test_pictures_of_the_pages_are_those_that_their_programs_draw(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    import concepts
+    import pictures
+
+    monkeypatch.setattr(concepts, "OUT", tmp_path)
+    monkeypatch.setattr(pictures, "OUT", tmp_path)
+    monkeypatch.setattr(concepts, "DRAWS", 50)
+    for draw in (*concepts.PICTURES, *pictures.PICTURES):
+        draw()
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn < {path.name for path in (ROOT / "docs").glob("*.svg")}
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    assert not [name for name in drawn if f"{name})" not in pages]

@@ -3,19 +3,15 @@
 python docs/site/concepts.py        (writes docs/concepts_*.svg; half a minute)
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pictures import OUT, number, table
 
 import candax as cx
 from candax.pictures import PALETTE, label_ends, save_picture
-
-sys.path.insert(0, str(Path(__file__).parent))
-from pictures import DOCS, number, table
 
 NUM, DRAWS = 40, 4000
 
@@ -41,7 +37,7 @@ def candidates() -> None:
     ids, counts = np.asarray(drawn.ids[:, 0]), np.asarray(drawn.log_expected_count[:, 0])
     stated = np.full(NUM, np.nan)
     stated[ids.ravel()] = np.exp(counts.ravel())
-    with save_picture(DOCS / "concepts_candidates.svg", columns=1, size=(7, 3), share_y=False) as (axis,):
+    with save_picture(OUT / "concepts_candidates.svg", columns=1, size=(7, 3), share_y=False) as (axis,):
         axis.bar(
             np.arange(NUM),
             np.bincount(ids.ravel(), minlength=NUM) / DRAWS,
@@ -69,7 +65,7 @@ def correction() -> None:
     """The sum over all classes, estimated with and without dividing by expected counts."""
     classes, h, logits = _problem()
     exact = float(jnp.exp(logits).sum())
-    with save_picture(DOCS / "concepts_correction.svg", columns=1, size=(7, 3), share_y=False) as (axis,):
+    with save_picture(OUT / "concepts_correction.svg", columns=1, size=(7, 3), share_y=False) as (axis,):
         drawn = _drawn(cx.samplers.log_uniform(8, ids_ranked=True), classes, h)
         terms = np.exp(np.asarray(logits)[np.asarray(drawn.ids[:, 0])])
         for label, sums, color in (
@@ -93,7 +89,7 @@ def hits() -> None:
     labels = np.array([0, 1, 15, 4, 7, 38])
     drawn = np.asarray(_drawn(cx.samplers.log_uniform(16, ids_ranked=True), classes, h, 1).ids[0, 0])
     hit = drawn[None] == labels[:, None]
-    with save_picture(DOCS / "concepts_hits.svg", columns=1, size=(7, 2.7), share_y=False) as (axis,):
+    with save_picture(OUT / "concepts_hits.svg", columns=1, size=(7, 2.7), share_y=False) as (axis,):
         axis.grid(visible=False)
         for row, label in enumerate(labels):
             for column, candidate in enumerate(drawn):
@@ -121,7 +117,7 @@ def bias_and_variance() -> None:
         "uniform": cx.samplers.uniform,
         "log_uniform": lambda size: cx.samplers.log_uniform(size, ids_ranked=True),
     }
-    with save_picture(DOCS / "concepts_bias.svg", columns=2, size=(9, 3.2), share_y=True) as axes:
+    with save_picture(OUT / "concepts_bias.svg", columns=2, size=(9, 3.2), share_y=True) as axes:
         for axis, (name, color) in zip(axes, (("uniform", PALETTE[1]), ("log_uniform", PALETTE[0])), strict=True):
             spread = []
             for size in sizes:
@@ -144,7 +140,7 @@ def bias_and_variance() -> None:
 def rows() -> None:
     """Which rows a step writes, and what it costs by the table of benchmarks."""
     costs = table("benchmarks.md", "step", "classes", "ms")
-    with save_picture(DOCS / "concepts_rows.svg", columns=2, size=(9, 3.2), share_y=False) as (picture, axis):
+    with save_picture(OUT / "concepts_rows.svg", columns=2, size=(9, 3.2), share_y=False) as (picture, axis):
         touched = np.zeros((40, 21))
         touched[:, :10] = 1
         touched[[2, 3, 9, 17, 30], 11:] = 1
@@ -170,6 +166,9 @@ def rows() -> None:
         label_ends(axis, gap=0.08)
 
 
+PICTURES = (candidates, correction, hits, bias_and_variance, rows)
+
+
 if __name__ == "__main__":
-    for draw in (candidates, correction, hits, bias_and_variance, rows):
+    for draw in PICTURES:
         draw()

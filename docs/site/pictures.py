@@ -12,11 +12,21 @@ import numpy as np
 
 from candax.pictures import PALETTE, colors, label_ends, save_picture
 
-DOCS = Path(__file__).parents[1]
+DOCS = OUT = Path(__file__).parents[1]
 Row = dict[str, str]
 # Of a measure or a data set, in all pictures here.
 _LOOKS = dict(zip(("MEN", "Rare Words", "SimLex"), PALETTE, strict=False))
 _LNS_NAMES = {"unigram + sampled_softmax": "unigram", "log_uniform + sampled_softmax": "log_uniform"}
+
+
+# Where there is room beside a sampler's points.
+_COMPARE_LABELS = {
+    "log_uniform": (13, 0.412),
+    "unigram": (13, 0.376),
+    "uniform": (13, 0.152),
+    "top_k": (108, 0.43),
+    "all classes": (152, 0.4),
+}
 
 
 def table(page: str, *headings: str) -> list[Row]:
@@ -62,7 +72,7 @@ def word2vec() -> None:
         ("power", "exponent", "exponent of the noise's frequencies", "linear"),
     ):
         rows = [row for row in table(page, heading, *_LOOKS) if row["MEN"]]
-        with save_picture(DOCS / f"word2vec_{name}.svg", columns=1, size=(6, 3.2), share_y=False) as (axis,):
+        with save_picture(OUT / f"word2vec_{name}.svg", columns=1, size=(6, 3.2), share_y=False) as (axis,):
             axis.set(xlabel=label, ylabel="rank correlation", xscale=scale)
             _lines(axis, [number(row[heading])[0] for row in rows], rows, list(_LOOKS), _LOOKS)
             label_ends(axis, gap=0.08)
@@ -74,7 +84,7 @@ def lns() -> None:
     full, _, *rows = table("papers/lns.md", "method", *sets)  # after the full softmax top_k, which is elsewhere
     times = ("time", "time 2", "time 3")
     color_of = colors([_LNS_NAMES.get(row["method"], row["method"]) for row in rows])
-    with save_picture(DOCS / "lns_methods.svg", columns=3, size=(9.4, 4.4), share_y=True) as axes:
+    with save_picture(OUT / "lns_methods.svg", columns=3, size=(9.4, 4.4), share_y=True) as axes:
         for axis, name, time in zip(axes, sets, times, strict=True):
             for row, marker in zip(rows, "osv^D*P", strict=True):
                 place = [number(row[time])[0]], [number(row[name])[0] / number(full[name])[0]]
@@ -92,7 +102,7 @@ def ann() -> None:
     rows = table(page, "ArcFace, method", "rank-1", "top-1")
     shown = {row["ArcFace, method"].split(" (")[0]: row for row in reversed(rows)}
     color_of = colors(list(shown), reference="all classes")
-    with save_picture(DOCS / "ann_methods.svg", columns=2, size=(8.4, 2.8), share_y=True) as axes:
+    with save_picture(OUT / "ann_methods.svg", columns=2, size=(8.4, 2.8), share_y=True) as axes:
         for axis, name in zip(axes, ("rank-1", "top-1"), strict=True):
             widths = [number(row[name])[0] for row in shown.values()]
             axis.barh(list(shown), widths, color=[color_of[name] for name in shown])
@@ -100,7 +110,7 @@ def ann() -> None:
             axis.grid(axis="y", visible=False)
     parts = ("retrieval", "forward", "loss", "backward", "update, builds")
     rows = table(page, "ms", *parts, "step")
-    with save_picture(DOCS / "ann_profile.svg", columns=1, size=(7.4, 3), share_y=False) as (axis,):
+    with save_picture(OUT / "ann_profile.svg", columns=1, size=(7.4, 3), share_y=False) as (axis,):
         below = np.zeros(len(rows))
         for part, color in zip(parts, PALETTE, strict=False):
             widths = np.array([number(row[part])[0] for row in rows])
@@ -115,7 +125,7 @@ def ann() -> None:
     sizes = ("1,000", "10,000")
     rows = [row for row in table(page, "top-1", *sizes) if number(row[sizes[0]])[0] < 1]
     color_of = colors([row["top-1"] for row in rows], reference="all classes")
-    with save_picture(DOCS / "ann_scale.svg", columns=1, size=(6, 3), share_y=False) as (axis,):
+    with save_picture(OUT / "ann_scale.svg", columns=1, size=(6, 3), share_y=False) as (axis,):
         axis.set(xlabel="classes", ylabel="top-1 (mean and range of 3 seeds)", xscale="log", ylim=(0.5, 1))
         for row in rows:
             middle, low, high = np.array([number(row[size]) for size in sizes]).T
@@ -126,7 +136,26 @@ def ann() -> None:
         label_ends(axis, gap=0.09)
 
 
-PICTURES: tuple[Callable[[], None], ...] = (word2vec, lns, ann)
+def compare() -> None:
+    """Precision against time per step, of the pairs that ``candax compare`` has trained."""
+    rows = table("start.md", "sampler", "loss", "P@1", "ms per step")
+    losses = dict(zip(("full_softmax", "sampled_softmax", "css", "subset_softmax"), "sos^", strict=True))
+    color_of = colors([row["sampler"] for row in rows], reference="all classes")
+    with save_picture(OUT / "compare_pairs.svg", columns=1, size=(7, 3.4), share_y=False) as (axis,):
+        axis.set(xlabel="milliseconds per step", ylabel="precision at 1", xscale="log", xlim=(8, 400), ylim=(0, 0.46))
+        for row in rows:
+            look = {"color": color_of[row["sampler"]], "markersize": 7}
+            axis.plot(number(row["ms per step"])[0], number(row["P@1"])[0], losses[row["loss"]], **look)
+        for name, place in _COMPARE_LABELS.items():
+            axis.text(*place, name, color=color_of[name], fontsize="small")
+        for name, marker in list(losses.items())[1:]:
+            axis.plot([], [], marker, color="#555555", label=name)
+        axis.set_xticks([10, 30, 100, 300], ["10", "30", "100", "300"])
+        axis.minorticks_off()
+        axis.legend(fontsize="small", loc="center right")
+
+
+PICTURES: tuple[Callable[[], None], ...] = (compare, word2vec, lns, ann)
 
 
 if __name__ == "__main__":
