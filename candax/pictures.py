@@ -11,7 +11,6 @@ from typing import Any
 import matplotlib
 from cycler import cycler
 from matplotlib.figure import Figure  # not pyplot, which would choose a display, or take away a notebook's
-from matplotlib.patheffects import withStroke
 
 from candax.files import replacing
 
@@ -115,7 +114,7 @@ def label_ends(axis: Any, *, gap: float = 0.045) -> None:
             va="center",
             fontsize="small",
             annotation_clip=False,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # over lines that go on
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.6},  # over lines that go on
         )
 
 
