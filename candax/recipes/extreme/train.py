@@ -4,9 +4,10 @@
     candax train --dataset acl-authors --tf-idf        (a folder in the Extreme Classification Repository's format)
     candax train --seeds 3 --average 3
 
-Expected on python-stdlib with the defaults, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .417 /
-.209, the model .434 / .236, with neighbours .442 / .241, one seed (133 s of training on 2 busy cores, of 4 minutes in
-all). The label tree of napkinXC has .442 / .241 in the same run, after 72 s (``benchmarks/extreme.py``).
+Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .425 /
+.217, the model .435 / .237, the mean of three .438 / .238, with neighbours .446 / .246 (80 to 100 s per training on 2
+busy cores, 2.2 GB). The label tree of napkinXC has .442 / .241 after 72 s (``benchmarks/extreme.py``). On acl-authors
+one model has .195 / .105, with neighbours .211 / .117, after 270 s on a busy machine.
 """
 
 import dataclasses
