@@ -8,7 +8,11 @@ ALL = {"*"}
 CI_ONLY: dict[str, set[str]] = {
     "conformance/test_losses.py": {"test_unbiased_normaliser"},
     "conformance/test_mutants.py": ALL,
-    "conformance/test_room.py": {"test_samplers_and_losses_of_ones_own_pass", "test_the_room_needs_nothing_but_candax"},
+    "conformance/test_room.py": {
+        "test_samplers_and_losses_of_ones_own_pass",
+        "test_the_room_needs_nothing_but_candax",
+        "test_what_would_take_too_long_is_not_begun",
+    },
     "conformance/test_retrievers.py": {
         "test_retriever[forest few seen]",
         "test_retriever[forest]",
@@ -18,12 +22,19 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "conformance/test_samplers.py": {
         "test_sampler[bernoulli-None]",
+        "test_sampler[every-None]",
         "test_sampler[ivf_bq grouped-None]",
         "test_sampler[kernel-None]",
         "test_sampler[learned_unigram decaying-None]",
+        "test_sampler[log_uniform-None]",
         "test_sampler[lsh-None]",
         "test_sampler[midx-None]",
+        "test_sampler[mixture-None]",
+        "test_sampler[partial_fc-None]",
         "test_sampler[resampled-None]",
+        "test_sampler[sharded-None]",
+        "test_sampler[uniform distinct-None]",
+        "test_sampler[unigram-None]",
         "test_sampler[with_tail-None]",
     },
     "data/test_cache.py": ALL,
@@ -40,6 +51,7 @@ CI_ONLY: dict[str, set[str]] = {
     "experiments/test_css_figure3.py": ALL,
     "recipes/test_diagnose.py": ALL,
     "samplers/test_kernel.py": {
+        "test_chances_are_those_of_the_quadratic_kernel",
         "test_many_positive_features_are_near_the_softmax_and_few_are_above_zero",
         "test_sums_follow_the_rows_that_change[positive]",
     },
@@ -58,6 +70,7 @@ CI_ONLY: dict[str, set[str]] = {
     "frontdoor/test_following.py": {
         "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_modules]",
         "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_pure_functions]",
+        "test_samplers_follow_training_as_they_do_in_fit[lsh-by_modules]",
         "test_samplers_follow_training_as_they_do_in_fit[lsh-by_pure_functions]",
     },
     "frontdoor/test_head.py": {"test_a_large_table_is_drawn_in_parts_from_the_same_distribution"},
@@ -91,6 +104,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_beats_what_needs_none_and_writes_its_results",
         "test_any_sampler_and_loss_go",
         "test_every_method_trains",
+        "test_regularisers_are_of_the_triples_rows_alone[n3-3]",
     },
     "recipes/test_extreme_classifier.py": {
         "test_one_label_an_example_cross_validated_and_searched",
@@ -109,6 +123,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_beats_the_most_popular_and_writes_its_results",
         "test_every_method_trains",
         "test_fewer_items_than_are_asked_for",
+        "test_the_tower_reads_bags_and_no_further_than_its_user",
     },
     "recipes/test_sequences.py": {
         "test_a_training_beats_what_needs_none_and_writes_its_results",
@@ -119,6 +134,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_that_was_killed_goes_on_where_it_was",
     },
     "rows/test_by_rows.py": {
+        "test_stochastic_rounding_of_rows[shape0]",
         "test_untouched_rows_stay_bit_for_bit",
         "test_with_every_row_touched_it_is_the_dense_optimizer",
     },
@@ -170,7 +186,8 @@ CI_ONLY: dict[str, set[str]] = {
     "test_site.py": ALL,
     "test_readme.py": {"test_the_model_trains_before_the_change_and_after_it"},
     "training/test_bfloat16.py": {
-        "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still"
+        "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still",
+        "test_the_same_seed_rounds_alike_and_another_does_not",
     },
     "training/test_fit.py": {
         "test_a_run_in_parts_is_the_whole_run[10-Loader]",
@@ -202,12 +219,11 @@ CI_ONLY: dict[str, set[str]] = {
     "rows/test_exact.py": {
         "test_a_lazy_optimizer_after_an_exact_one_begins_with_settled_rows",
         "test_a_loss_that_is_read_in_evaluation_sees_settled_rows",
+        "test_a_missed_path_is_the_dense_one[betas0-cosine-0.001-0.1]",
         "test_a_missed_path_is_the_dense_one[betas1-cosine-0.001-0.1]",
         "test_a_missed_path_is_the_dense_one[betas2-cosine-0.001-0.1]",
         "test_a_missed_path_is_the_dense_one[betas3-cosine-0.001-0.1]",
-        "test_a_model_is_trained_as_by_dense_adamw[options0]",
-        "test_a_model_is_trained_as_by_dense_adamw[options2]",
-        "test_a_model_is_trained_as_by_dense_adamw[options3]",
+        "test_a_model_is_trained_as_by_dense_adamw",
         "test_a_resumed_fit_is_the_unbroken_one",
         "test_a_step_that_is_not_finite_is_none",
         "test_micro_batches_and_a_frozen_table",
@@ -217,8 +233,22 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "samplers/test_midx.py": {
         "test_coarse_codewords_are_nearer_to_the_softmax_than_frequency_is",
+        "test_with_exact_codewords_it_is_the_softmax_by_a_power_of_frequency",
     },
     "recipes/test_retrieve_features.py": {
         "test_a_training_with_features_is_used",
+    },
+    "frontdoor/test_step_cost.py": {
+        "test_scratch_is_the_same_for_any_number_of_classes[exact]",
+    },
+    "frontdoor/test_more_labels.py": {
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options0-one_vs_all]",
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-each_label]",
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-nce]",
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options2-nce]",
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options2-one_vs_all]",
+    },
+    "models/test_language.py": {
+        "test_a_transformer_sees_its_context_and_nothing_before_the_text",
     },
 }
