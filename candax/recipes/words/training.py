@@ -1,7 +1,8 @@
 """Word vectors from a text: what word2vec does, with any sampler and any loss.
 
-On 99 novels (11.4 million words, 5 epochs, dim 100, two seeds) the mean score on WordSim, MEN and SimLex is .453,
-gensim's .451, and a second of processor time trains on 2.0 times as many words: ``benchmarks/word2vec.py``.
+On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451,
+gensim's .452, and a second on the clock of an idle machine trains on 1.85 times as many words:
+``benchmarks/word2vec.py``.
 """
 
 from collections.abc import Callable
