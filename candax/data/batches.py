@@ -87,7 +87,8 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         counts = np.minimum(np.diff(examples.features.indptr).astype(np.int64), self.max_features)
         self.num_slots = max(1, count_slots(counts, batch_size)) if flat else None
         surplus = np.maximum(np.diff(examples.labels.indptr).astype(np.int64) - self.max_labels, 0)
-        self._more_labels = count_slots(surplus, batch_size)
+        # Few examples have most of them: one such example more than usual must not give a batch another shape.
+        self._more_labels = count_slots(surplus, batch_size) + int(surplus.max(initial=0))
 
     def batch(self, epoch: int, index: int) -> Batch | FlatBatch:
         """The batch at a position that exists."""

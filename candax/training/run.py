@@ -80,7 +80,7 @@ class Run:
         self._unread: deque[tuple[Fed, Array]] = deque()
         self._unrecorded: list[Any] = []
         self._examples = 0
-        self._started = False
+        self._shapes: set[Any] = set()
 
     def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
         """The folders of checkpoints."""
@@ -148,15 +148,18 @@ class Run:
     def step(self, fed: Fed, batch: Any) -> None:
         """One step of training."""
         self.trainer.refresh(self.done)
-        out = self.trainer.step(batch)
+        shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
+        if shapes in self._shapes:
+            out = self.trainer.step(batch)
+        else:  # it compiles, which is no part of the training time
+            with self.clock.paused(self.trainer.arrays):
+                out = jax.block_until_ready(self.trainer.step(batch))
+            self._shapes.add(shapes)
+            self.clock.start()
         self._unread.append((fed, out[0]))
         self._unrecorded.append(out)
         self._examples += size_of(fed.batch) * jax.process_count()
         self._last = fed
-        if not self._started:
-            jax.block_until_ready(out)  # the first step compiles: no part of the training time
-            self.clock.start()
-            self._started = True
         self.done += 1
         with self.saved_on_error():
             while len(self._unread) > _LATER:

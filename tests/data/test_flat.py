@@ -8,6 +8,7 @@ import pytest
 from data_helpers import random_examples
 from flax import nnx
 from hypothesis import given, settings, strategies as st
+from scipy.sparse import csr_array
 
 import candax as cx
 from candax.data.flat import flatten, widest
@@ -97,3 +98,15 @@ def test_shapes_grow_where_pairs_are_more_than_expected() -> None:
     ids = np.zeros((2, 1), np.int32)
     pairs = np.ones((5, 2), np.int32)
     assert flatten(ids, np.ones((2, 1), np.float32), ids, pairs, 4, 2).more_labels.shape == (8, 2)
+
+
+def test_one_example_with_most_of_the_labels_gives_no_batch_another_shape() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.zeros((512, 600), bool)
+    labels[np.arange(512), rng.integers(0, 600, 512)] = True
+    labels[7] = True  # 600 labels, where the others have one
+    examples = cx.data.Examples(csr_array(np.eye(512, dtype=np.float32)), csr_array(labels))
+    batches = cx.data.Batches(examples, 16, 0, max_labels=2, flat=True)
+    made = [batches[epoch, index] for epoch in range(2) for index in range(batches.batches_per_epoch)]
+    assert max((batch.more_labels[:, 0] >= 0).sum() for batch in made) == 598
+    assert len({tuple(array.shape for array in batch) for batch in made}) == 1

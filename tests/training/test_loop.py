@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import chex
+import jax
 import numpy as np
 import optax
 import pytest
@@ -17,6 +18,7 @@ from flax import nnx
 import candax as cx
 from candax.files import naming
 from candax.training.metrics_log import MetricsLog
+from candax.training.trainer import Trainer
 from tests.training import problems
 
 SAMPLER = cx.samplers.log_uniform(12, replacement=False)
@@ -188,3 +190,25 @@ def test_what_tensorstore_tells_of_a_file_becomes_an_error_with_its_name():
         read("[os_error_code='13']")
     with pytest.raises(RuntimeError, match="Encountered"), naming(Path("letters")):
         read("no code")
+
+
+def test_compiling_for_a_new_shape_is_no_part_of_the_seconds(monkeypatch):
+    """By a clock that runs 1 second per step, and 100 more for each compilation."""
+    now = [0.0]
+    monkeypatch.setattr("candax.training.clock.time.perf_counter", lambda: now[0])
+    step = Trainer.step
+
+    def timed(self, batch):
+        compiled = self._step._cache_size()
+        out = step(self, batch)
+        now[0] += 1 + 100 * (self._step._cache_size() - compiled)
+        return out
+
+    monkeypatch.setattr(Trainer, "step", timed)
+    whole = problems.Source()[0, 0]
+    half = jax.tree.map(lambda leaf: leaf[: len(leaf) // 2], whole)
+    training = problems.Training(problems.model(SAMPLER, cx.losses.css))
+    fitted = cx.training.fit(
+        training.model, training.optimizer, [whole, whole, half, half, whole], log_every=5, progress=False
+    )
+    assert fitted.records[-1]["seconds"] == 3  # without the first step of each shape
