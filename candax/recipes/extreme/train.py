@@ -27,7 +27,6 @@ from candax.base import Sampler
 from candax.models import Classifier
 from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
-from candax.recipes.extreme import linear
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
@@ -48,8 +47,6 @@ class Train(Setting):
     """Where candidates come from; None trains with the full softmax."""
     loss: LossName = "one_vs_all"
     """Loss on the candidates."""
-    encoder: Literal["linear", "relu"] = "linear"
-    """linear: starts from the data and ends better; relu: starts at random, as in `candax compare`."""
     dim: common.Count = 512
     """Coordinates of embeddings and class vectors."""
     epochs: common.Positive = 6.0
@@ -74,6 +71,7 @@ class Train(Setting):
     keep: common.Count = 3
     """Checkpoints kept."""
     QUICK: ClassVar = QUICK
+    LINEAR_RATE: ClassVar = 0.1
 
     def load(self) -> data.Dataset:
         """The data set, its test examples those that are measured on."""
@@ -97,14 +95,6 @@ class Train(Setting):
         """The settings of one of several runs."""
         out = self.out / f"seed-{self.seed + number}" if number else self.out
         return dataclasses.replace(self, seed=self.seed + number, out=out)
-
-    def training(self, dataset: data.Dataset, *, new: bool = True, **options: Any) -> common.Training:
-        """See ``Setting``; ``new`` is False for a model whose values come from a checkpoint."""
-        training = super().training(dataset, **options)
-        if self.encoder == "relu":
-            return training
-        told = dataset, self.dim, self.learning_rate or linear.LEARNING_RATE, training.num_steps, self.seed
-        return dataclasses.replace(training, make=functools.partial(linear.make, *told, new=new))
 
 
 @dataclasses.dataclass(frozen=True)
