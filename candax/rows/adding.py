@@ -52,11 +52,10 @@ def adding_sgd(rate: Rate) -> Adding:
     return Adding(*optax.sgd(rate))
 
 
-def can_add(grads: Any, transformation: Any, table: Array) -> TypeGuard[RowGradients]:
-    """Whether a step may add without summing first."""
+def can_add(grads: Any, table: Array) -> TypeGuard[RowGradients]:
+    """Whether a step of an ``Adding`` optimizer may add without summing first."""
     return (
-        isinstance(transformation, Adding)
-        and isinstance(grads, RowGradients)
+        isinstance(grads, RowGradients)
         and grads.unsummed is not None
         and table.dtype == jnp.float32
         and jax.default_backend() == "cpu"

@@ -21,12 +21,6 @@ Rounding: TypeAlias = Literal["nearest", "stochastic"]
 _BITS = 16  # of float32 that bfloat16 does not have
 
 
-def check_rounding(rounding: Rounding) -> None:
-    """Raises ValueError for another word."""
-    if rounding not in ("nearest", "stochastic"):
-        raise ValueError(f'expected rounding "nearest" or "stochastic", got {rounding!r}.')
-
-
 def wide(dtype: DTypeLike) -> jnp.dtype:
     """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
 

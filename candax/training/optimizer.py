@@ -151,9 +151,10 @@ class Optimizer(nnx.Pytree):
         """Whether the gradients of all tables may be added as they came, see ``adding_sgd``."""
         named = {name_of(path): table for path, table in tables.items()}
         return (
-            self.clip_norm is None
+            isinstance(self.by_rows.tx, Adding)
+            and self.clip_norm is None
             and all(placement_of(table) is None for table in tables.values())
-            and all(can_add(of, self.by_rows.tx, named[name][...]) for name, of in rows.items())
+            and all(can_add(of, named[name][...]) for name, of in rows.items())
         )
 
     def _update_tables(
