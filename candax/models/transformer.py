@@ -85,8 +85,6 @@ class TransformerBlock(nnx.Module):
         attention_dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
-        if kind not in ("ligr", "sasrec"):
-            raise ValueError(f"expected a block of the kind 'ligr' or 'sasrec', got {kind!r}.")
         check_positive("dim", dim)
         check_positive("max_distance", max_distance)
         check_rate("dropout", dropout)

@@ -9,16 +9,15 @@ from jaxtyping import Array, Bool
 
 from candax.base import State
 from candax.checks import checked
-from candax.rows.gradients import RowGradients
+from candax.rows.gradients import RowGradients, gather_rows
 from candax.rows.missed import Rate
-from candax.rows.unique import gather_rows
 
 
 class Adding(optax.GradientTransformation):
     """An optax transformation whose update is the gradient times a number that depends on the step alone."""
 
     def __new__(cls, init: Any, update: Any) -> "Adding":
-        """As a pair."""
+        """An optax pair."""
         return super().__new__(cls, init, update)
 
 

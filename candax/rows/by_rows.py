@@ -17,10 +17,8 @@ from candax.checks import checked
 from candax.rows.adding import Adding, add, can_add
 from candax.rows.elementwise import check_elementwise, refuse_collectors
 from candax.rows.exact import Exact
-from candax.rows.gradients import RowGradients
-from candax.rows.missed import beside
-from candax.rows.rounding import Rounding, stochastic_round, wide
-from candax.rows.unique import gather_rows, scatter_rows
+from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
+from candax.rows.rounding import Rounding, stochastic_round
 
 # Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
 # than this, the optimizer works through the used slots in chunks of about half as many rows.
@@ -54,9 +52,9 @@ class Rowwise(NamedTuple):
             False nothing changes (``RowGradients`` of a loss that is not finite hold no rows anyway).
         update_all: ``(grads, state, table, key=None) -> (table, state)``: of all rows, by a gradient of all.
         read: ``(state, rows, ids) -> rows``: rows of the table at any ids, as they are after the latest step.
-        settle: ``(state, table, at_once=False) -> (state, table)``: all of them, in blocks unless ``at_once``. Both
-            change something for ``cx.rows.exact_adamw`` and the like alone: of others, rows that were not used have not
-            moved.
+        settle: ``(state, table, at_once=False) -> (state, table)``: the same of all rows, in blocks unless ``at_once``.
+            ``read`` and ``settle`` only change something with ``cx.rows.exact_adamw`` and the like: with others, rows
+            that were not used have not moved.
     """
 
     init: Callable[[Array], State]
@@ -79,10 +77,10 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     float32, the optimizer state is float32 (bfloat16 moments would lose a decay of .999 to rounding), and only the new
     rows are rounded. With ``rounding="stochastic"`` that is at random and right on average (``candax.rows.rounding``);
     with "nearest" updates below half the distance between neighbouring numbers, 1/512 to 1/256 of a weight, are lost,
-    and training with a small learning rate stands still. (A float32 copy of the rows to add the updates to would cost
-    more memory than a float32 table: it saves traffic alone, where rows are read more often than written.) On a CPU,
-    XLA before JAX 0.11 has no scatter into bfloat16: every step converts the whole table to float32 and back, so that
-    time and scratch grow with the number of rows there. Narrow tables are for accelerators.
+    and training with a small learning rate stands still. (To add the updates to a float32 copy of the rows would cost
+    more memory than a float32 table; it would only save traffic, where rows are read more often than written.) On a
+    CPU, XLA before JAX 0.11 has no scatter into bfloat16: every step converts the whole table to float32 and back, so
+    that time and scratch grow with the number of rows there. Narrow tables are for accelerators.
 
     Args:
         transformation: any optax transformation that treats every number of an array by itself: sgd, adam, adamw,
@@ -174,7 +172,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
                 )
             return RowUpdate(new_table, new_state, new_table, jnp.arange(number, dtype=jnp.int32))
         if write is not None:
-            ids = jnp.where(write, ids, number + jnp.arange(ids.shape[0], dtype=ids.dtype))
+            ids = jnp.where(write, ids, fillers(number, ids.shape[0]))
         asked = ids.shape[0]
         update_used = update_some if asked <= _CHUNK else update_most if _MANY * asked >= number else update_chunks
         new_table, new_state = update_used(values, ids, table, state, per_row, (key, first_row))
@@ -216,8 +214,8 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         def update_chunk(i: Array, tables: tuple[Array, State]) -> tuple[Array, State]:
             # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
             old = _of_rows(lambda now, old: now, per_row, tables[1], state)
-            some = [jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids)]
-            return update_some(*some, tables[0], old, per_row, noise)
+            some, of = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids))
+            return update_some(some, of, tables[0], old, per_row, noise)
 
         chunks = jnp.maximum(1, (jnp.sum(ids < number) + size - 1) // size)
         return jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
@@ -303,11 +301,12 @@ def _chunk_size(number: int) -> int:
 
 def _whole_chunks(grads: Array, ids: Int[Array, " U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, " V"]]:
     """Appends fillers so that the number of rows is a multiple of the chunk."""
-    missing = -ids.shape[0] % chunk
-    if not missing:
+    used = ids.shape[0]
+    slots = -(-used // chunk) * chunk
+    if slots == used:
         return grads, ids
-    fillers = num_rows + ids.shape[0] + jnp.arange(missing, dtype=ids.dtype)
-    return jnp.pad(grads, ((0, missing), *[(0, 0)] * (grads.ndim - 1))), jnp.concatenate([ids, fillers])
+    padded = jnp.pad(grads, ((0, slots - used), *[(0, 0)] * (grads.ndim - 1)))
+    return padded, jnp.concatenate([ids, fillers(num_rows, slots, used)])
 
 
 def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: Any) -> PyTree:

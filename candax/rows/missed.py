@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from candax.rows.gradients import beside
+
 Rate: TypeAlias = float | Callable[[Any], Any]
 
 # How much of a missed path interpolation may lose, for rows last updated at so early a step, and for later ones. (Half
@@ -217,11 +219,6 @@ def _error(b1: float, b2: float, window: int, nodes: int, first: int) -> float:
 
 def window_of(decay: float) -> int:
     return math.ceil(math.log(_TAIL) / math.log(decay))
-
-
-def beside(of_each: Array, rows: Array) -> Array:
-    """To be multiplied with rows."""
-    return of_each.reshape(-1, *[1] * (rows.ndim - 1))
 
 
 def power(base: float, exponent: Array) -> Array:

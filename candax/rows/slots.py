@@ -10,8 +10,7 @@ from jaxtyping import Array, Int
 from candax.base import State
 from candax.checks import checked
 from candax.rows.by_rows import Rowwise
-from candax.rows.placement import placement_of
-from candax.rows.tables import Table
+from candax.rows.tables import Table, placement_of
 
 # Of the attribute that holds the slots of a table, after the name of the table's own.
 SUFFIX = "_slots"
@@ -23,7 +22,7 @@ class Slots(nnx.Variable):
 
 
 class Lagging:
-    """A table whose rows an exact optimizer has not all brought up to date: they are as they are read.
+    """A table of whose rows an exact optimizer has left some behind: they are brought up to date when they are read.
 
     Attributes:
         table: an array or a ``Table``.
@@ -39,7 +38,6 @@ class Lagging:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the table."""
         return self.table.shape
 
     def read(self, rows: Array, ids: Int[Array, "..."]) -> Array:

@@ -11,8 +11,8 @@ from jaxtyping import Array
 
 from candax.checks import checked
 from candax.models.head import Head
+from candax.rows.differentiate import name_of
 from candax.rows.lookups import checking_ids
-from candax.rows.modules import name_of
 from candax.rows.tables import Table
 
 

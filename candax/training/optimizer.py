@@ -15,15 +15,14 @@ from candax.checks import checked
 from candax.models.head import Head
 from candax.rows.adding import Adding, can_add
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
+from candax.rows.differentiate import name_of
 from candax.rows.draws import join
 from candax.rows.exact import Exact
-from candax.rows.gradients import Gradients, RowGradients, map_rows
+from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
 from candax.rows.lookups import all_finite
-from candax.rows.modules import name_of
-from candax.rows.placement import Placement, placement_of
-from candax.rows.rounding import Rounding, wide
+from candax.rows.rounding import Rounding
 from candax.rows.slots import SUFFIX, Slots, attach, detach
-from candax.rows.tables import Table
+from candax.rows.tables import Placement, Table, placement_of
 
 # Of a variable within a model.
 Path: TypeAlias = tuple[Any, ...]
@@ -251,7 +250,7 @@ class Optimizer(nnx.Pytree):
 
 
 class _ByRows:
-    """The row-sparse optimizer of each table: the transformation of everything, all else being stand-ins."""
+    """The row-sparse optimizer of each table: the whole transformation, with stand-ins for all but this table."""
 
     def __init__(
         self, tx: optax.GradientTransformation, params: PyTree, tables: dict[Path, Table], rounding: Rounding
@@ -312,7 +311,7 @@ def _no_rows(table: Array) -> RowGradients:
 
 
 def _in_place(done: RowUpdate, place: Placement) -> RowUpdate:
-    """Rows of the table and of its state lie where they lay: XLA might choose another place for its results."""
+    """Keeps rows of the table and of its state on their devices; XLA might choose others for its results."""
     rows = done.table.shape[0]
     state = jax.tree.map(lambda leaf: _like_rows(leaf, rows, place), done.state)
     return done._replace(table=place.spread(done.table, 0), state=state)
@@ -347,7 +346,7 @@ def follow(
         assert state is not None
         classes = head.classes()
         if rows is None:
-            ids, new = classes.num_classes + jnp.arange(1, dtype=jnp.int32), jnp.zeros((1, classes.vectors.shape[1]))
+            ids, new = fillers(classes.num_classes, 1), jnp.zeros((1, classes.vectors.shape[1]))
         else:
             ids, new = rows.ids, rows.rows
         key, query = _query(head, classes, draws, ok)

@@ -13,11 +13,10 @@ from jaxtyping import Array, PyTree
 
 from candax.models.head import Head, Refreshes
 from candax.models.predictions import predictions
-from candax.rows.gradients import accumulate as join
-from candax.rows.modules import value_and_grad
-from candax.rows.placement import replicate
+from candax.rows.accumulate import accumulate as join
+from candax.rows.differentiate import value_and_grad
 from candax.rows.slots import settle
-from candax.rows.tables import Table
+from candax.rows.tables import placement_of, replicate
 from candax.training.feed import field
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
@@ -116,7 +115,7 @@ class Trainer:
         self._known = True
 
     def synchronise(self) -> None:
-        """Writes the arrays into model and optimizer; those that were read before are gone with the next step."""
+        """Writes the arrays into model and optimizer; the next step frees those that were read from them before."""
         if not self._known:
             nnx.update((self.model, self.optimizer), self._arrays)
             self._known = True
@@ -155,7 +154,7 @@ class Trainer:
 
 
 def _own(nodes: Any) -> None:
-    """Gives variables arrays that nobody else holds, one after the other: the step frees what it replaces."""
+    """Copies the arrays of all variables, one after the other: the step frees them, and others may hold them too."""
     for _, variable in nnx.iter_graph(nodes):
         if isinstance(variable, nnx.Variable):
             variable.set_value(jax.tree.map(lambda leaf: leaf.copy(), variable.get_value()))
@@ -197,8 +196,7 @@ def _axes_of(model: nnx.Module, mesh: Mesh) -> tuple[str, ...]:
 
 
 def _placements(model: nnx.Module) -> list[Any]:
-    tables = [node for _, node in nnx.iter_graph(model) if isinstance(node, Table)]
-    places = [table.get_metadata("placement", None) for table in tables]
+    places = [placement_of(node) for _, node in nnx.iter_graph(model)]
     return [place for place in places if place is not None and place.mesh is not None]
 
 
