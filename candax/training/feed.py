@@ -115,7 +115,7 @@ class Feed:
                 "Or pass skip=True: the first batches are then taken and thrown away, which is right where the "
                 "iterable gives the same batches in the same order each time."
             )
-        return self._skipping(step)
+        return itertools.islice(self._of_iterable(0, 0, None), step, None)
 
     def _of_source(self, source: BatchSource, position: dict[str, Any]) -> Iterator[Fed]:
         epoch, index = position["epoch"], position["index"]
@@ -124,11 +124,6 @@ class Feed:
             for at in range(index, number):
                 yield Fed(source[epoch, at], epoch, at, at == number - 1, None)
             epoch, index = epoch + 1, 0
-
-    def _skipping(self, step: int) -> Iterator[Fed]:
-        for number, fed in enumerate(self._of_iterable(0, 0, None)):
-            if number >= step:
-                yield fed
 
     def _of_iterable(self, epoch: int, index: int, state: Any, rest: Iterator[Any] | None = None) -> Iterator[Fed]:
         assert not isinstance(self.batches, BatchSource)

@@ -15,9 +15,8 @@ from jaxtyping import Array
 from candax.training import agreement
 from candax.training.checking import check, check_ids, has_nan
 from candax.training.checkpoints import Checkpoints
-from candax.training.clock import Bar, Clock
 from candax.training.feed import Fed, field, size_of
-from candax.training.metrics_log import MetricsLog
+from candax.training.metrics_log import Bar, Clock, MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.trainer import WEIGHT, LossFunction, Trainer, head_of, loss_of_labels, parts_of
 from candax.training.validation import Validation
@@ -133,7 +132,7 @@ class Run:
 
     @contextlib.contextmanager
     def saved_on_error(self) -> Iterator[None]:
-        """What the user's own functions raise loses nothing; a loss that is not finite is not saved."""
+        """Saves the run where a function of the user's raises, but not where a loss is not finite."""
         try:
             yield
         except FloatingPointError:
