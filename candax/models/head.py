@@ -40,7 +40,7 @@ class Refreshes:
     called = False
 
 
-# A sampler that is due in none of so many steps is taken for one that needs no refresh.
+# A sampler that is not due in the first steps, as many as this, is taken for one that needs no refresh.
 _LOOK_AHEAD = 5000
 # Keys for building a sampler's state are folded from a number that no step has.
 INIT = 2**31 - 1
@@ -156,6 +156,7 @@ class Head(OutputLayer):
         self._given: tuple[Any, Any] = None, None
         self.use(sampler, loss)
 
+    @checked
     def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, " B"]]) -> None:
         """Changes sampler and loss, on the host and between steps; the sampler's state is made anew.
 

@@ -49,7 +49,7 @@ class OutputLayer(nnx.Module):
         return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
 
     def whole(self) -> Classes:
-        """As ``classes``, with every class vector, also where they are computed: computed anew, in blocks."""
+        """As ``classes``; but class vectors that are computed are computed anew, in blocks, instead of those kept."""
         if isinstance(self.vectors, ComputedVectors):
             return self._classes(self.vectors.all(), self._all_biases())
         return self.classes()
@@ -90,11 +90,11 @@ class OutputLayer(nnx.Module):
             Logits and int32 ids, ``[..., k]``, best first.
         """
         h = self._checked(h)
-        if not isinstance(k, int) or not 1 <= k <= self.num_classes:
+        if not 1 <= k <= self.num_classes:
             raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
         if exclude is not None:
             exclude = jnp.asarray(exclude)
-            if not jnp.issubdtype(exclude.dtype, jnp.integer) or exclude.shape[:-1] != h.shape[:-1]:
+            if exclude.shape[:-1] != h.shape[:-1]:
                 raise ValueError(
                     f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
                     f"{list(exclude.shape)}."

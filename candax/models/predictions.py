@@ -8,9 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.rows.lookups import integer_ids, report_ids
 
-# From as many labels per prediction on, equal ones are found by sorting them instead of comparing all pairs.
+# From this many labels per prediction on, equal ones are found by sorting them instead of comparing all pairs.
 _SORT_FROM = 64
-# From as many classes on, labels with a last axis of as many entries are taken for one-hot arrays.
+# From this many classes on, labels whose last axis has an entry for each class are taken for one-hot arrays.
 _ONE_HOT_FROM = 10
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
     @property
     def num_labels(self) -> Int[Array, " B"] | None:
-        """Of each prediction, where some have more than ``labels`` has slots."""
+        """How many true classes each prediction has; None where none has more than ``labels`` has slots."""
         if self.more_labels is None:
             return None
         examples, ids = self.more_labels.T
@@ -118,7 +118,7 @@ def predictions(
 def _check_more_labels(
     more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"]
 ) -> tuple[Int[Array, "M 2"], Bool[Array, " B"]]:
-    """The pairs without those out of range, and which predictions are invalid, by those as well."""
+    """The pairs, -1 in place of those out of range, and which predictions are invalid, by such a pair too."""
     pairs = integer_ids(more_labels, "more_labels")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
@@ -152,7 +152,7 @@ def distinct(labels: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def check_reduction(reduction: str) -> None:
-    """Raises ValueError for another word."""
+    """Raises ValueError unless a reduction is one of ``REDUCTIONS``."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"expected reduction to be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
 

@@ -133,7 +133,7 @@ def reads_vectors(sampler: Sampler, num_classes: int) -> bool:
 
 
 def loss_over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
-    """A loss that scores all classes itself."""
+    """The losses of all predictions by a loss that scores all classes itself."""
     if flat.more_labels is None or getattr(loss, "func", loss) is full_softmax:  # which knows no negatives
         return loss(flat.embeddings, flat.labels, classes)
     return loss(flat.embeddings, flat.labels, classes, flat.more_labels)
@@ -151,13 +151,8 @@ def _num_valid(classes: Classes) -> int:
     return classes.num_classes if isinstance(classes.num_valid, jax.core.Tracer) else int(classes.num_valid)
 
 
-def check_sampler_and_loss(sampler: Any, loss: Any) -> None:
-    """Raises ValueError for what is no sampler or no loss, unknown keywords of a loss, or a pair that does not fit."""
-    if sampler is not None and not isinstance(sampler, Sampler):
-        hint = "That is the factory: call it, as in cx.samplers.uniform(64)" if callable(sampler) else "See cx.samplers"
-        raise ValueError(f"expected a Sampler, got {sampler!r}. {hint}.")
-    if not callable(loss):
-        raise ValueError(f"expected a loss, a function of SampledLogits such as cx.losses.css, got {loss!r}.")
+def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) -> None:
+    """Raises ValueError for unknown keywords of a loss, or a sampler and a loss that do not fit each other."""
     if isinstance(loss, partial):
         try:
             inspect.signature(loss)

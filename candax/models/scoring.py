@@ -212,7 +212,7 @@ def score(
 def _in_blocks(
     of_some: Callable[[Any, Any], Any], per_prediction: Any, per_group: Any, groups: int, block_size: int | None
 ) -> Any:
-    """``of_some`` over blocks of predictions, of whole groups where there are several."""
+    """``of_some`` of blocks of predictions; where there are several groups, of whole groups."""
     number = per_prediction[1].shape[0]
     check_positive("block_size", block_size, optional=True)
     if block_size is None or block_size >= number:
@@ -252,7 +252,7 @@ def _effective_samples(logits: SampledLogits) -> Float[Array, " B"]:
 
 
 def without_gradient(classes: Classes) -> Classes:
-    """Arrays alone, as samplers see them."""
+    """The output layer as samplers see it: arrays, without a gradient."""
 
     def array(part: Any) -> Any:
         part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written

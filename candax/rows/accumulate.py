@@ -76,7 +76,7 @@ def accumulate(
 
 
 def _stack(gradients: Sequence[Gradients]) -> Gradients:
-    """A leading axis of micro-batches; rows may be of different numbers, and are filled up."""
+    """Stacks micro-batches along a new first axis; where they have different numbers of rows, fills them up."""
 
     def stack(*leaves: Any) -> Any:
         if not isinstance(leaves[0], RowGradients):

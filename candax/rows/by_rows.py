@@ -20,13 +20,13 @@ from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
 from candax.rows.rounding import Rounding, stochastic_round
 
-# Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
-# than this, the optimizer works through the used slots in chunks of about half as many rows.
+# There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With
+# more slots than this, the optimizer works through the used ones in chunks of about half this size.
 _CHUNK = 1024
-# Where the table has at most so many times as many rows as there are slots, all of it is read and written in one pass:
-# of 10^5 rows of 128 numbers this takes a tenth of the time of 80,000 rows gathered and scattered.
+# A table with at most this many times as many rows as there are slots is read and written whole, in one pass: for 10^5
+# rows of 128 numbers that takes a tenth of the time of gathering and scattering 80,000 rows.
 _MANY = 2
-# Rows that are settled at a time where all are.
+# How many rows are settled at a time when all rows are.
 _SETTLED_AT_ONCE = 8192
 _LAST_ID = 2**31 - 1
 # Of stochastic rounding: the step's key, and the number that the table's first row has in a larger table.

@@ -167,16 +167,18 @@ def value_and_grad(
                 for path, variable, view in zip(paths, variables, views, strict=True)
             ]
             copies = nnx.merge(graph, nnx.from_flat_state(marked), params, other, copy=True)
-            counts = _counts_of(copies, wrt)
-            for path, count in counts.items():
-                count.set_metadata(MARK, Mark(token, _name(path[:-1])))
+            counts = [
+                (path, node) for path, node in nnx.iter_graph(copies) if isinstance(node, DrawCount) and path[0] in wrt
+            ]
+            for path, count in counts:  # marked with their argument's number, and the name of their head within it
+                count.set_metadata(MARK, Mark(token, (path[0], name_of(path[1:-1]))))
             inner = list(leaves)
             for place, copy in zip(places, copies, strict=True):
                 inner[place] = copy
             inner_args, inner_kwargs = jax.tree.unflatten(structure, inner)
             out = f(*inner_args, **inner_kwargs)
             loss, aux = out if has_aux else (out, None)
-            for count in counts.values():
+            for _, count in counts:
                 count.del_metadata(MARK)
             return loss, (aux, nnx.state(copies, nnx.Not(nnx.Any(is_table, is_param))))
 
@@ -185,7 +187,7 @@ def value_and_grad(
             [variable.get_raw_value() for variable in variables],
             params,
             token=token,
-            originals=_tables_of(nodes),
+            originals=tuple(node for _, node in nnx.iter_graph(nodes) if isinstance(node, Table)),
             laggings=laggings,
         )
         aux, changed = found.out
@@ -198,7 +200,7 @@ def value_and_grad(
 
 
 def _finite(finite: Array, changed: PyTree, before: PyTree) -> PyTree:
-    """Running statistics stay as they were where the loss is not finite."""
+    """What the function has changed, but batch statistics as they were before where the loss is not finite."""
     old = dict(nnx.to_flat_state(before))
 
     def kept(path: tuple[Any, ...], variable: Any) -> Any:
@@ -214,7 +216,7 @@ def _is_node(leaf: Any) -> bool:
 
 
 def _numbers_of(args: tuple[Any, ...], argnums: tuple[int, ...], nodes: tuple[Any, ...]) -> list[int]:
-    """Which of the nodes the arguments to differentiate are."""
+    """For each argument to differentiate, its number among the nodes."""
     found = []
     for argnum in argnums:
         if not -len(args) <= argnum < len(args):
@@ -227,19 +229,6 @@ def _numbers_of(args: tuple[Any, ...], argnums: tuple[int, ...], nodes: tuple[An
             )
         found.append(next(number for number, node in enumerate(nodes) if node is argument))
     return found
-
-
-def _counts_of(nodes: tuple[Any, ...], wrt: list[int]) -> dict[tuple[Any, ...], DrawCount]:
-    return {path: node for path, node in nnx.iter_graph(nodes) if isinstance(node, DrawCount) and path[0] in wrt}
-
-
-def _tables_of(nodes: tuple[Any, ...]) -> tuple[Table, ...]:
-    return tuple(node for _, node in nnx.iter_graph(nodes) if isinstance(node, Table))
-
-
-def _name(path: tuple[Any, ...]) -> tuple[int, str]:
-    """Number of the argument's node, and the rest of the path in words."""
-    return path[0], name_of(path[1:])
 
 
 def name_of(path: tuple[Any, ...]) -> str:

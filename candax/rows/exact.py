@@ -233,7 +233,7 @@ def _check_rate(rate: Rate, weight_decay: float) -> None:
 
 
 def _table(rows: Any) -> Array:
-    """The rows, where they are those of one table."""
+    """The rows; ValueError where they are not those of one table."""
     if not isinstance(rows, jax.Array):
         raise ValueError(
             f"expected the rows of one table, got a {type(rows).__name__}. Exact optimizers are for tables alone: "

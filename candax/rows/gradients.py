@@ -150,12 +150,18 @@ class RowGradients:
         made.unsummed = jnp.where(kept, ids, num_rows).astype(jnp.int32), rows
         return made
 
+    @classmethod
+    def none(cls, table: Array) -> "RowGradients":
+        """Those of a table that a step has not used."""
+        rows = jnp.zeros((0, *table.shape[1:]), wide(table.dtype))
+        return cls(jnp.zeros(0, jnp.int32), rows, table.shape[0])
+
     @property
     def ids(self) -> Int[Array, "..."]:
         return jax.random.key_data(self._ids)[..., 0].astype(jnp.int32)
 
     def where(self, condition: Bool[Array, ""]) -> "RowGradients":
-        """These, or gradients of no rows."""
+        """These gradients where the condition is True, else gradients of no rows."""
         ids = jnp.where(condition, self.ids, fillers(self.num_rows, self.rows.shape[0]))
         return RowGradients(ids, jnp.where(condition, self.rows, 0), self.num_rows)
 
@@ -179,7 +185,7 @@ class RowGradients:
         return f"RowGradients(slots={self.rows.shape[0]}, row_shape={self.rows.shape[1:]}, num_rows={self.num_rows})"
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], int]:
-        """Ids as keys, rows; the number of rows as structure."""
+        """Ids (as key data) and rows; the number of rows is structure."""
         key = jax.tree_util.GetAttrKey
         return ((key("ids"), self._ids), (key("rows"), self.rows)), self.num_rows
 

@@ -94,7 +94,7 @@ class Tape:
 
     Attributes:
         token: of this differentiation, in the marks of its tables and heads.
-        sources: the tables, to be read without a gradient; of ``dense`` ones with their gradient.
+        sources: the tables' arrays, read without a gradient; those of ``dense`` tables with their gradient.
         deltas: what is added to the rows of each lookup in turn; None while their shapes are found out.
         dense: numbers of the tables that the function also uses as whole arrays. Their lookups are plain gathers.
         originals: the table variables of the model that was copied to be differentiated.

@@ -58,9 +58,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
         found = differentiate(run, arrays, params, token=new_token(), laggings=laggings)
         rows = [
-            RowGradients.of(jnp.zeros(0, jnp.int32), jnp.zeros((0, *array.shape[1:])), array.shape[0])
-            if entry is None
-            else entry
+            RowGradients.none(array) if entry is None else entry
             for entry, array in zip(found.rows, arrays, strict=True)
         ]
         value = (found.loss, found.out) if has_aux else found.loss

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from candax.base import KeyArray
 from candax.checks import checked
 
-# Initial values are drawn at once up to so many of them, and beyond in about so many parts.
+# Up to this many initial values are drawn at once, more of them in about this many parts.
 _AT_ONCE, _PARTS = 1 << 24, 128
 
 
@@ -79,7 +79,7 @@ class Placement(NamedTuple):
         return -(-number // self.num_shards) * self.num_shards
 
     def over(self, dimension: int = 0) -> NamedSharding:
-        """One dimension over the devices of the axis."""
+        """The sharding of an array that has one dimension over the devices of the axis."""
         assert self.mesh is not None
         return NamedSharding(self.mesh, PartitionSpec(*[None] * dimension, self.axis))
 
@@ -132,7 +132,7 @@ def placement(mesh: Mesh | None, axis: str, num_shards: int | None, num_classes:
 
 
 def table_of(values: Array, where: Placement | None) -> Table:
-    """A table of these rows, placed."""
+    """A table of these rows, placed where ``where`` says."""
     return Table(values) if where is None else Table(where.place(values), placement=where)
 
 
@@ -164,7 +164,7 @@ def shard(node: nnx.Module, mesh: Mesh | None = None, *, axis: str = "classes", 
 
 
 def placement_of(table: Any) -> Placement | None:
-    """Of a table's variable."""
+    """Where the rows of a table lie; None where they are not placed, and for anything but a table."""
     return table.get_metadata("placement", None) if isinstance(table, Table) else None
 
 

@@ -25,7 +25,7 @@ from candax.training.digests import digests
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
-# Of what is written below; a checkpoint of a newer one is refused.
+# The version of what is written below; checkpoints of a newer one are refused.
 VERSION = 1
 # What reading missing or damaged files raises; other errors (no memory, no permission) are not of the checkpoint.
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)

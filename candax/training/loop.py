@@ -142,7 +142,10 @@ def fit(
         while run.stopped is None and (num_steps is None or run.done < num_steps):
             item = next(source, None)
             with run.saved_on_error():
-                item = agreement.next_batch(item, run.done)
+                if jax.process_count() > 1:
+                    agreement.check_batch(item, run.done)
+                if isinstance(item, Exception):
+                    raise item
             if item is None:
                 break
             fed, batch = item

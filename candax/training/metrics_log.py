@@ -105,5 +105,5 @@ class Bar:
         self._progress.stop()
 
     def show(self, step: int, loss: float, rate: float) -> None:
-        """After some steps."""
+        """Moves the bar to a step."""
         self._progress.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{rate * self._each:,.0f}")

@@ -23,7 +23,7 @@ from candax.training.refreshing import refresh
 from candax.training.validation import RESERVED
 
 LossFunction = Callable[[Any, Any], Any]
-# Of what a loss function returns beside the loss: the sum of the weights of its predictions. Means are taken by it.
+# The name of the sum of the predictions' weights among what a loss function returns beside the loss. It weighs means.
 WEIGHT = "weight"
 
 
@@ -106,18 +106,19 @@ class Trainer:
 
     def reload(self) -> None:
         """Takes the arrays out of model and optimizer."""
-        _check_mode(self._heads)
-        graph, self._arrays = nnx.split((self.model, self.optimizer))
+        if any(head.deterministic for head in self._heads):
+            raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
+        graph, self.arrays = nnx.split((self.model, self.optimizer))
         seen: set[int] = set()
         # An array under two variables would be donated twice.
-        self._arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self._arrays)
+        self.arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self.arrays)
         self._graph = Graph(graph)
         self._known = True
 
     def synchronise(self) -> None:
         """Writes the arrays into model and optimizer; the next step frees those that were read from them before."""
         if not self._known:
-            nnx.update((self.model, self.optimizer), self._arrays)
+            nnx.update((self.model, self.optimizer), self.arrays)
             self._known = True
 
     def settle(self) -> None:
@@ -127,15 +128,10 @@ class Trainer:
             settle(self.model, donate=True)
             self.reload()
 
-    @property
-    def arrays(self) -> PyTree:
-        """All arrays, on the device."""
-        return self._arrays
-
     def step(self, batch: Any) -> tuple[Array, dict[str, Array]]:
         """One step: its loss, and what the loss function returned beside it."""
         self._known = False
-        self._arrays, out = self._step(self._graph, self._arrays, batch)
+        self.arrays, out = self._step(self._graph, self.arrays, batch)
         return out
 
     def refresh(self, step: int) -> None:
@@ -165,11 +161,6 @@ def _again(leaf: Any, seen: set[int]) -> bool:
         return True
     seen.add(id(leaf))
     return False
-
-
-def _check_mode(heads: list[Head]) -> None:
-    if any(head.deterministic for head in heads):
-        raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
 
 
 def _spread(mesh: Mesh, axes: tuple[str, ...], leaf: Any) -> Array:
