@@ -85,6 +85,7 @@ class DenseMLP(nnx.Module):
 
     Example:
         >>> from types import SimpleNamespace
+        >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> import candax as cx
         >>> encoder = cx.models.DenseMLP(6, (32,), 4, rngs=nnx.Rngs(0))
