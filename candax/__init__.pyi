@@ -24,8 +24,9 @@ from .base import (
 from .models.embed import Embed as Embed
 from .models.head import Head as Head
 from .models.sampled import sampled_loss as sampled_loss
-from .rows.gradients import Gradients as Gradients, accumulate as accumulate
-from .rows.modules import value_and_grad as value_and_grad
+from .rows.accumulate import accumulate as accumulate
+from .rows.differentiate import value_and_grad as value_and_grad
+from .rows.gradients import Gradients as Gradients
 from .training.checking import check as check
 from .training.optimizer import Optimizer as Optimizer
 from .training.refreshing import refresh as refresh

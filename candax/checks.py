@@ -1,4 +1,4 @@
-"""Checks of arguments: of the types of all that a public function takes, and of numbers of things."""
+"""Checks of arguments: of the types of all that a public function takes, of numbers of things, and of ids."""
 
 import collections.abc
 import functools
@@ -86,6 +86,24 @@ def check_rate(name: str, value: float) -> None:
     """Raises ValueError unless a share of what is left out is at least 0 and less than 1."""
     if not 0 <= value < 1:
         raise ValueError(f"expected {name} of at least 0 and less than 1, got {value!r}.")
+
+
+def check_ids(ids: Any, number: Any, what: str) -> None:
+    """Raises ValueError for ids that are no integers, below -1 or from ``number`` on."""
+    ids = np.asarray(ids)
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(
+            f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot arrays become ids by "
+            "np.argmax(array, axis=-1)."
+        )
+    if not ids.size:
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < -1 or high >= number:
+        raise ValueError(
+            f"expected {what} in 0 ... {number - 1} (-1: none), got {low if low < -1 else high}. Check the data, or "
+            "the sizes given to the model."
+        )
 
 
 def described(value: Any) -> str:

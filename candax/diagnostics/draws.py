@@ -18,7 +18,7 @@ from candax.diagnostics.top_k import top_k_share, which_count
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
 from candax.models.predictions import predictions
-from candax.models.sampled import draw_and_score
+from candax.models.scoring import draw_and_score
 from candax.rows import gather_rows, value_and_grad
 
 # Calls that are timed.

@@ -16,14 +16,13 @@ from rich.table import Table
 
 from candax.base import Candidates, KeyArray, Query, State
 from candax.blocks import streaming_evaluate
-from candax.checks import checked, described
+from candax.checks import check_ids, checked, described
 from candax.cosines import as_scored
 from candax.diagnostics.report import with_error
 from candax.diagnostics.statistics import NOTHING, Measure, mean
 from candax.diagnostics.top_k import top_k_share, which_count
 from candax.models.head import Head
 from candax.training import embed
-from candax.training.checking import check_ids
 from candax.training.feed import BatchSource
 from candax.training.optimizer import Optimizer
 from candax.training.trainer import Trainer, head_of, loss_of_labels

@@ -1,11 +1,10 @@
 """Flax NNX models: encoders, the head, and the two together."""
 
 from candax.models.classifier import Classifier
-from candax.models.dense_mlp import DenseMLP
 from candax.models.gru import GRULanguageModel
 from candax.models.language import LSTMLanguageModel, TextPart, TransformerLanguageModel
 from candax.models.links import LinkEncoder
-from candax.models.mlp import SparseMLP
+from candax.models.mlp import DenseMLP, SparseMLP
 from candax.models.projection import RandomProjection
 from candax.models.scoring import find_hits
 from candax.models.tower import HistoryTower

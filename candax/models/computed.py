@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.rows.tables import Constant, Table
 
-# Class vectors computed at a time where all of them are needed.
+# How many class vectors are computed at a time when all are needed.
 _BLOCK = 1024
 
 
@@ -24,8 +24,6 @@ class ComputedVectors(nnx.Module):
     """
 
     def __init__(self, function: Callable[..., Float[Array, "n dim"]], num_classes: int) -> None:
-        if not callable(function):
-            raise ValueError(f"expected vectors= to be a function of class ids, got {function!r}.")
         if not isinstance(function, nnx.Module) and (held := _held_modules(function)):
             raise ValueError(
                 f"expected vectors= to be an nnx.Module, or a function without parameters; got a function that holds "
@@ -72,7 +70,7 @@ class ComputedVectors(nnx.Module):
             self.snapshot.set_value(self.all())
 
     def kept(self) -> Float[Array, "num_classes dim"]:
-        """What was kept, as of the last refresh; without it an array that has as many rows and no columns."""
+        """The vectors as of the last refresh; where none are kept, an array with as many rows and no columns."""
         return jnp.zeros((self.num_classes, 0)) if self.snapshot is None else self.snapshot[...]
 
 

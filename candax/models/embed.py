@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.checks import check_positive, checked
 from candax.rows.lookups import lookup_in, whole
-from candax.rows.placement import placement, table_of
+from candax.rows.tables import placement, table_of
 
 default_embed_init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 

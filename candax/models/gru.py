@@ -68,8 +68,6 @@ class GRULanguageModel(nnx.Module):
         check_positive("hidden_dim", hidden_dim)
         if not init_scale > 0:
             raise ValueError(f"expected init_scale > 0, got {init_scale}.")
-        if candidate not in _ACTIVATIONS:
-            raise ValueError(f"expected candidate to be one of {', '.join(_ACTIVATIONS)}, got {candidate!r}.")
         word_dim = head.vectors.shape[1]
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32, **_: Any) -> Array:

@@ -20,12 +20,13 @@ from candax.losses import full_softmax, over_all_classes, sampled_softmax, subse
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
-from candax.models.output_layer import OutputLayer, log_prior
+from candax.models.output_layer import OutputLayer, class_vectors, log_prior
 from candax.models.predictions import check_reduction, predictions
-from candax.models.sampled import check_sampler_and_loss, draw_and_score, loss_over_all, reads_vectors
+from candax.models.sampled import check_sampler_and_loss, loss_over_all, reads_vectors
+from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
 from candax.rows.slots import lagging
-from candax.rows.tables import Constant, DrawCount, Table
+from candax.rows.tables import Constant, DrawCount, Table, placement, placement_of, table_of
 from candax.samplers.sharded import sharded
 
 
@@ -39,7 +40,7 @@ class Refreshes:
     called = False
 
 
-# A sampler that is due in none of so many steps is taken for one that needs no refresh.
+# A sampler that is not due in the first steps, as many as this, is taken for one that needs no refresh.
 _LOOK_AHEAD = 5000
 # Keys for building a sampler's state are folded from a number that no step has.
 INIT = 2**31 - 1
@@ -121,31 +122,41 @@ class Head(OutputLayer):
         check_positive("block_size", block_size, optional=True)
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
-        super().__init__(
+        if normalized and biases:
+            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
+        if counts is not None and np.shape(counts) != (num_classes,):
+            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
+        self.num_classes, self.normalized, self.transform = num_classes, normalized, transform
+        where = placement(mesh, axis, num_shards, num_classes)
+        self.vectors = class_vectors(
             num_classes,
             dim,
             table=table,
             vectors=vectors,
-            counts=counts,
-            biases=biases,
             normalized=normalized,
-            transform=transform,
             dtype=dtype,
-            mesh=mesh,
-            axis=axis,
-            num_shards=num_shards,
+            where=where,
             rngs=rngs,
         )
+        self.placement = placement_of(self.vectors)  # which a shared table brings along
+        rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
+        if counts is not None:
+            counts = jnp.pad(jnp.asarray(counts, jnp.float32), (0, rows - num_classes))
+            counts = counts if self.placement is None else self.placement.place(counts)
+        self.counts = None if counts is None else Constant(counts)
+        biases = not normalized if biases is None else biases
+        self.biases = table_of(log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
         self.block_size = block_size
         self.deterministic = False
         key = rngs.params()
         self.key_data = Constant(jax.random.key_data(key))
         self.draws = DrawCount(jnp.int32(0))
         self.sampler: Sampler | None = None
-        self.loss_function: Callable[..., Any] = _no_loss
+        self.loss_function: Any = None
         self._given: tuple[Any, Any] = None, None
         self.use(sampler, loss)
 
+    @checked
     def use(self, sampler: Sampler | None, loss: Callable[..., Float[Array, " B"]]) -> None:
         """Changes sampler and loss, on the host and between steps; the sampler's state is made anew.
 
@@ -304,10 +315,6 @@ class Head(OutputLayer):
         """
         if deterministic is not None:
             self.deterministic = deterministic
-
-
-def _no_loss(*args: Any) -> Any:
-    raise AssertionError("a head has a loss from its construction on")
 
 
 def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ from candax.rows import Table
 from candax.rows.lookups import lookup_in
 
 Product: TypeAlias = Literal["complex", "elementwise", "sum", "rotation"]
-PRODUCTS: tuple[Product, ...] = ("complex", "elementwise", "sum", "rotation")
 
 
 class NearEntities(nnx.Module):
@@ -104,8 +103,6 @@ class LinkEncoder(nnx.Module):
         self.near = isinstance(near, NearEntities)
         self.entities: Table = near.entities if isinstance(near, NearEntities) else head.vectors
         dim = self.entities.shape[1]
-        if product not in PRODUCTS:
-            raise ValueError(f"expected product to be one of {', '.join(PRODUCTS)}, got {product!r}.")
         if num_kinds < 1 or (product in ("complex", "rotation") and dim % 2):
             raise ValueError(
                 f"expected num_kinds >= 1, and an even number of coordinates for complex ones, got {num_kinds}, {dim}."

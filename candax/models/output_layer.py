@@ -1,4 +1,4 @@
-"""The output layer: class vectors and biases, all logits, the best classes, log probabilities."""
+"""The output layer over all classes: class vectors, all logits, the best classes, log probabilities, decoding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Integer
 
@@ -19,84 +18,19 @@ from candax.models.embed import Embed
 from candax.models.predictions import predictions
 from candax.models.sharded_scores import evaluate_sharded
 from candax.rows.lookups import lookup, whole
-from candax.rows.placement import Placement, placement, placement_of, table_of
-from candax.rows.tables import Constant, Table, normal_table
+from candax.rows.tables import Constant, Placement, Table, normal_table, placement_of, table_of
 
 
 class OutputLayer(nnx.Module):
-    """Class vectors and biases, and what can be said of all classes. ``cx.Head`` explains the arguments."""
+    """The part of ``cx.Head`` that is about all classes, without a sampler and a loss."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int | None,
-        *,
-        table: "Embed | OutputLayer | Table | None",
-        vectors: Callable[..., Float[Array, "n dim"]] | None,
-        counts: Float[Array | np.ndarray, " num_classes"] | Int[Array | np.ndarray, " num_classes"] | None,
-        biases: bool | None,
-        normalized: bool,
-        transform: Transform | None,
-        dtype: DTypeLike,
-        mesh: Mesh | None,
-        axis: str,
-        num_shards: int | None,
-        rngs: nnx.Rngs,
-    ) -> None:
-        if normalized and biases:
-            raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
-        if counts is not None and np.shape(counts) != (num_classes,):
-            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
-        self.num_classes = num_classes
-        self.normalized = normalized
-        self.transform = transform
-        where = placement(mesh, axis, num_shards, num_classes)
-        self.vectors = self._class_vectors(num_classes, dim, table, vectors, normalized, dtype, where, rngs)
-        self.placement = _the_same(where, self.vectors)
-        rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
-        padding = (0, rows - num_classes)
-        if counts is not None:
-            counts = jnp.pad(jnp.asarray(counts, jnp.float32), padding)
-            counts = counts if self.placement is None else self.placement.place(counts)
-        self.counts = None if counts is None else Constant(counts)
-        biases = not normalized if biases is None else biases
-        self.biases = table_of(log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
-
-    @staticmethod
-    def _class_vectors(
-        num_classes: int,
-        dim: int | None,
-        table: Any,
-        vectors: Any,
-        normalized: bool,
-        dtype: Any,
-        where: Placement | None,
-        rngs: nnx.Rngs,
-    ) -> Any:
-        if vectors is not None:
-            if table is not None or where is not None:
-                raise ValueError("expected vectors= without table=, mesh= and num_shards=, got both.")
-            return ComputedVectors(vectors, num_classes)
-        if table is None:
-            if dim is None or num_classes < 1 or dim < 1:
-                raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
-            length = 1.0 if normalized else 0.1
-            values = normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype))
-            return table_of(values, where)
-        shared = (
-            table.embedding if isinstance(table, Embed) else table.vectors if isinstance(table, OutputLayer) else table
-        )
-        if not isinstance(shared, Table):
-            raise ValueError(
-                f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
-                "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
-            )
-        if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
-            raise ValueError(
-                f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
-                f"one of shape {shared.shape}."
-            )
-        return shared
+    num_classes: int
+    normalized: bool
+    transform: Transform | None
+    vectors: Any  # a Table, or ComputedVectors
+    biases: Table | None
+    counts: Constant | None
+    placement: Placement | None
 
     @property
     def dim(self) -> int:
@@ -115,7 +49,7 @@ class OutputLayer(nnx.Module):
         return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
 
     def whole(self) -> Classes:
-        """As ``classes``, with every class vector, also where they are computed: computed anew, in blocks."""
+        """As ``classes``; but class vectors that are computed are computed anew, in blocks, instead of those kept."""
         if isinstance(self.vectors, ComputedVectors):
             return self._classes(self.vectors.all(), self._all_biases())
         return self.classes()
@@ -156,11 +90,11 @@ class OutputLayer(nnx.Module):
             Logits and int32 ids, ``[..., k]``, best first.
         """
         h = self._checked(h)
-        if not isinstance(k, int) or not 1 <= k <= self.num_classes:
+        if not 1 <= k <= self.num_classes:
             raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
         if exclude is not None:
             exclude = jnp.asarray(exclude)
-            if not jnp.issubdtype(exclude.dtype, jnp.integer) or exclude.shape[:-1] != h.shape[:-1]:
+            if exclude.shape[:-1] != h.shape[:-1]:
                 raise ValueError(
                     f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
                     f"{list(exclude.shape)}."
@@ -228,15 +162,46 @@ class OutputLayer(nnx.Module):
         return h
 
 
-def _the_same(where: Placement | None, vectors: Any) -> Placement | None:
-    """The placement of the class vectors, which a shared table brings along."""
-    of_vectors = placement_of(vectors)
-    if where not in (None, of_vectors):
+def class_vectors(
+    num_classes: int,
+    dim: int | None,
+    *,
+    table: Embed | OutputLayer | Table | None,
+    vectors: Callable[..., Array] | None,
+    normalized: bool,
+    dtype: DTypeLike,
+    where: Placement | None,
+    rngs: nnx.Rngs,
+) -> Table | ComputedVectors:
+    """A new table, one that is shared, or what computes class vectors; the arguments are those of ``cx.Head``."""
+    if vectors is not None:
+        if table is not None or where is not None:
+            raise ValueError("expected vectors= without table=, mesh= and num_shards=, got both.")
+        return ComputedVectors(vectors, num_classes)
+    if table is None:
+        if dim is None:
+            raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
+        length = 1.0 if normalized else 0.1
+        return table_of(normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype)), where)
+    shared: Any = table
+    if isinstance(table, Embed | OutputLayer):
+        shared = table.embedding if isinstance(table, Embed) else table.vectors
+    if not isinstance(shared, Table):
         raise ValueError(
-            f"expected the mesh, axis and num_shards of the table that is shared, {of_vectors}, got {where}: give them "
+            f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
+            "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
+        )
+    if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
+        raise ValueError(
+            f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
+            f"one of shape {shared.shape}."
+        )
+    if where not in (None, of_table := placement_of(shared)):
+        raise ValueError(
+            f"expected the mesh, axis and num_shards of the table that is shared, {of_table}, got {where}: give them "
             "to the module that makes the table."
         )
-    return of_vectors
+    return shared
 
 
 def _array(variable: Any) -> Any:

@@ -1,5 +1,6 @@
-"""Predictions as a loss sees them: flat, checked, with what does not count set to nothing."""
+"""Predictions as a loss sees them: flat, checked, and where they do not count without labels and weights."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -7,9 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.rows.lookups import integer_ids, report_ids
 
-# From as many labels per prediction on, equal ones are found by sorting them instead of comparing all pairs.
+# From this many labels per prediction on, equal ones are found by sorting them instead of comparing all pairs.
 _SORT_FROM = 64
-# From as many classes on, labels with a last axis of as many entries are taken for one-hot arrays.
+# From this many classes on, labels whose last axis has an entry for each class are taken for one-hot arrays.
 _ONE_HOT_FROM = 10
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -36,7 +37,7 @@ class Predictions(NamedTuple):
 
     @property
     def num_labels(self) -> Int[Array, " B"] | None:
-        """Of each prediction, where some have more than ``labels`` has slots."""
+        """How many true classes each prediction has; None where none has more than ``labels`` has slots."""
         if self.more_labels is None:
             return None
         examples, ids = self.more_labels.T
@@ -69,24 +70,10 @@ def predictions(
     are_distinct: bool = False,
     more_labels: Any = None,
 ) -> Predictions:
-    """Checks and flattens what a loss is given.
+    """Checks and flattens what a loss is given, see ``cx.sampled_loss``; ValueError where types or shapes do not fit.
 
-    Args:
-        embeddings: ``[..., dim]``, of any floating-point type.
-        labels: integers ``[...]``, or ``[..., T]`` for several true classes; -1 pads.
-        num_classes: rows of the output layer.
-        num_valid: of them, those that are classes.
-        where: ``bool[...]``, which predictions count.
-        weights: ``float[...]``.
-        are_distinct: no class stands twice among the labels of a prediction; they keep their places then.
-
-        more_labels: ``[M, 2]``, pairs of a prediction (its number, of all in order) and a further true class.
-
-    Returns:
-        ``Predictions``.
-
-    Raises:
-        ValueError: for types or shapes that do not fit.
+    ``num_classes`` are the rows of the output layer, and ``num_valid`` of them are classes. Labels that
+    ``are_distinct`` within each prediction already keep their places.
     """
     embeddings, labels = jnp.asarray(embeddings), integer_ids(labels, "labels")
     if not jnp.issubdtype(embeddings.dtype, jnp.floating) or embeddings.ndim < 1:
@@ -131,7 +118,7 @@ def predictions(
 def _check_more_labels(
     more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"]
 ) -> tuple[Int[Array, "M 2"], Bool[Array, " B"]]:
-    """The pairs without those out of range, and which predictions are invalid, by those as well."""
+    """The pairs, -1 in place of those out of range, and which predictions are invalid, by such a pair too."""
     pairs = integer_ids(more_labels, "more_labels")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
@@ -165,14 +152,14 @@ def distinct(labels: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def check_reduction(reduction: str) -> None:
-    """Raises ValueError for another word."""
+    """Raises ValueError unless a reduction is one of ``REDUCTIONS``."""
     if reduction not in REDUCTIONS:
         raise ValueError(f"expected reduction to be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
 
 
 def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, " B"]:
     if where is None:
-        return jnp.ones(_number(shape), bool)
+        return jnp.ones(math.prod(shape), bool)
     mask = jnp.asarray(where)
     if mask.dtype != jnp.bool_ or mask.shape != shape:
         raise ValueError(
@@ -184,7 +171,7 @@ def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, " B"]:
 
 def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, " B"]) -> Float[Array, " B"]:
     if weights is None:
-        return jnp.ones(_number(shape), jnp.float32)
+        return jnp.ones(math.prod(shape), jnp.float32)
     given = jnp.asarray(weights)
     if not jnp.issubdtype(given.dtype, jnp.floating) or given.shape != shape:
         raise ValueError(
@@ -192,10 +179,3 @@ def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, " B"
             "A mask goes to where=."
         )
     return jnp.where(counts, given.reshape(-1).astype(jnp.float32), 0)
-
-
-def _number(shape: tuple[int, ...]) -> int:
-    number = 1
-    for length in shape:
-        number *= length
-    return number

@@ -3,31 +3,20 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Integer
+from jaxtyping import Array, Float, Integer
 
-from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
-from candax.checks import check_positive, checked
-from candax.cosines import as_scored
-from candax.losses.common import minus_log_expected_count, without_hits
+from candax.base import Classes, KeyArray, Query, Sampler, State
+from candax.checks import checked
 from candax.losses.full import full_softmax, scores_all_classes
-from candax.models.computed import takes_where
 from candax.models.predictions import Predictions, check_reduction, predictions
-from candax.models.scoring import find_more_hits, score
-from candax.models.windows import score_runs
-from candax.rows.draws import Draw
-from candax.rows.lookups import TableView, lookup
-from candax.rows.placement import Placement
-from candax.rows.slots import Lagging
+from candax.models.scoring import VectorsOf, draw_and_score, without_gradient
+from candax.rows.lookups import TableView
 from candax.rows.tables import Table
-from candax.rows.unique import unique_rows
-
-# ``fn(ids[n]) -> [n, dim]``, or ``fn(ids[n], where[n])`` where some of the ids are fillers.
-VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]
 
 
 @checked
@@ -130,117 +119,6 @@ def sampled_loss(
     return (value, draw) if return_draw else value
 
 
-def draw_and_score(
-    flat: Predictions,
-    classes: Classes,
-    *,
-    sampler: Sampler,
-    state: State,
-    key: KeyArray,
-    loss: Loss,
-    num_classes: int,
-    block_size: int | None = None,
-    vectors: VectorsOf | None = None,
-    placement: Placement | None = None,
-    runs: Int[Array, "R L"] | None = None,
-) -> tuple[Float[Array, " B"], Draw]:
-    """The losses of all predictions, and what was drawn for them; ``runs``: see ``Head.loss``."""
-    labels = flat.labels
-    key_sample, key_update = jax.random.split(key)
-    query = Query(
-        as_scored(jax.lax.stop_gradient(flat.embeddings), classes.normalized), labels, _without_gradient(classes)
-    )
-    candidates = sampler.sample(jax.lax.stop_gradient(state), key_sample, query)
-    groups, num_sampled = candidates.ids.shape
-    true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
-    true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
-    true = labels if runs is None else runs
-    ids = jnp.concatenate([true.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
-    rows, biases = class_rows(classes, ids, vectors)
-    rows = as_scored(rows, classes.normalized)
-    if rows.shape[-1] != flat.embeddings.shape[-1]:
-        raise ValueError(
-            f"expected embeddings and class vectors of one width, got {flat.embeddings.shape[-1]} and {rows.shape[-1]}."
-        )
-    embeddings = as_scored(flat.embeddings, classes.normalized)
-    number = true.size
-
-    def parts(of: Array) -> tuple[Array, Array]:
-        of_true, of_sampled = of[:number], of[number:]
-        return of_true.reshape(*true.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
-
-    true_rows: Array | None
-    true_rows, sampled_rows = parts(rows)
-    true_biases, sampled_biases = (None, None) if biases is None else parts(biases)
-    if placement is not None:
-        # Each device scores the candidates of its own classes: so are their slots laid out.
-        sampled_rows = placement.spread(sampled_rows, 1)
-
-    if runs is not None:
-        # Their logits are known from here on: one number per label, and no vectors.
-        assert true_rows is not None
-        true_biases = score_runs(embeddings, true_rows, true_biases, labels.shape[1] // 2)
-        true_rows = None
-
-    def of_some(per_prediction: Any, per_group: Any) -> tuple[Array, Array, Array]:
-        some_embeddings, some_labels, count, of_true, of_true_biases, more_hits, num_labels = per_prediction
-        some_candidates, of_sampled, of_sampled_biases = per_group
-        if of_true is None:
-            true_logits = of_true_biases
-        else:
-            true_logits = jnp.einsum("bd,btd->bt", some_embeddings, of_true, preferred_element_type=jnp.float32)
-            true_logits = true_logits if of_true_biases is None else true_logits + of_true_biases
-        logits = score(
-            true_logits,
-            some_embeddings,
-            some_labels,
-            some_candidates,
-            count,
-            of_sampled,
-            of_sampled_biases,
-            num_classes=num_classes,
-            more_hits=more_hits,
-            num_labels=num_labels,
-        )
-        return loss(logits), jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
-
-    drawn = Candidates(candidates.ids, candidates.log_expected_count, candidates.mask)
-    more_hits = None if flat.more_labels is None else find_more_hits(flat.more_labels, drawn.ids, len(labels))
-    per_prediction = (embeddings, labels, true_count, true_rows, true_biases, more_hits, flat.num_labels)
-    per_group = (drawn, sampled_rows, sampled_biases)
-    losses, hits, effective = _in_blocks(of_some, per_prediction, per_group, groups, block_size)
-    if losses.shape != labels.shape[:1]:
-        raise ValueError(
-            f"expected a loss that returns {labels.shape[0]} numbers, one per prediction, got {losses.shape}."
-        )
-    draw = Draw(query.embeddings, labels, key_update, drawn, jax.lax.stop_gradient(hits), effective, flat.counted)
-    return losses, draw
-
-
-def class_rows(
-    classes: Classes, ids: Int[Array, " n"], vectors: VectorsOf | None
-) -> tuple[Float[Array, "n dim"], Float[Array, " n"] | None]:
-    """Vectors and biases of classes; zeros where an id is -1."""
-    biases = None if classes.biases is None else lookup(classes.biases, ids)
-    if vectors is None:
-        return lookup(classes.vectors, ids), biases
-    return computed_rows(vectors, ids, classes.num_classes), biases
-
-
-def computed_rows(vectors: VectorsOf, ids: Int[Array, " n"], num_classes: int) -> Float[Array, "n dim"]:
-    """Vectors of a function, each class computed once; zeros where an id is -1."""
-    unique = unique_rows(ids, num_classes)
-    real = unique.ids < num_classes
-    # Fillers get the id of a class that is there anyway.
-    filled = jnp.where(real, unique.ids, jnp.minimum(unique.ids[0], num_classes - 1))
-    rows = vectors(filled, real) if takes_where(vectors) else vectors(filled)
-    if rows.ndim != 2 or rows.shape[0] != ids.shape[0]:
-        raise ValueError(
-            f"expected vectors(ids) to return [{ids.shape[0]}, dim] for {ids.shape[0]} ids, got {list(rows.shape)}."
-        )
-    return jnp.where(real[:, None], rows, 0)[unique.positions]
-
-
 def reads_vectors(sampler: Sampler, num_classes: int) -> bool:
     """Whether a sampler looks at class vectors, or only at labels, counts and embeddings."""
 
@@ -254,63 +132,8 @@ def reads_vectors(sampler: Sampler, num_classes: int) -> bool:
     return any(var is traced.invars[0] for equation in traced.eqns for var in equation.invars)
 
 
-def _in_blocks(
-    of_some: Callable[[Any, Any], Any], per_prediction: Any, per_group: Any, groups: int, block_size: int | None
-) -> Any:
-    """``of_some`` over blocks of predictions, of whole groups where there are several."""
-    number = per_prediction[1].shape[0]
-    check_positive("block_size", block_size, optional=True)
-    if block_size is None or block_size >= number:
-        return of_some(per_prediction, per_group)
-    recomputed = jax.checkpoint(of_some)
-    if groups == 1:
-        blocks = -(-number // block_size)
-        missing = blocks * block_size - number
-
-        def cut(array: Array) -> Array:
-            padded = jnp.pad(array, ((0, missing), *[(0, 0)] * (array.ndim - 1)))
-            return padded.reshape(blocks, block_size, *array.shape[1:])
-
-        embeddings, labels, *others = per_prediction
-        labels = jnp.pad(labels, ((0, missing), (0, 0)), constant_values=-1).reshape(blocks, block_size, -1)
-        cut_up = (cut(embeddings), labels, *jax.tree.map(cut, others))
-        results = jax.lax.map(lambda block: recomputed(block, per_group), cut_up)
-        return jax.tree.map(lambda result: result.reshape(-1)[:number], results)
-    whole = max(1, block_size // (number // groups))
-    whole = next(size for size in range(whole, 0, -1) if groups % size == 0)
-    blocks = groups // whole
-    both = jax.tree.map(lambda array: array.reshape(blocks, -1, *array.shape[1:]), (per_prediction, per_group))
-    results = jax.lax.map(lambda block: recomputed(*block), both)
-    return jax.tree.map(lambda result: result.reshape(-1), results)
-
-
-def _effective_samples(logits: SampledLogits) -> Float[Array, " B"]:
-    """``(sum w)^2 / sum w^2`` of the weights w = exp(logit - log count) of the candidates that are no hits."""
-    logits = jax.lax.stop_gradient(logits)
-    keep = without_hits(logits)
-    corrected = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
-    corrected = jnp.where(keep, corrected, -jnp.inf)
-    top = jnp.max(corrected, axis=1, initial=-jnp.inf, keepdims=True)
-    weights = jnp.exp(corrected - jnp.where(top > -jnp.inf, top, 0))
-    squares = jnp.sum(weights**2, axis=1)
-    return jnp.sum(weights, axis=1) ** 2 / jnp.where(squares > 0, squares, 1)
-
-
-def _without_gradient(classes: Classes) -> Classes:
-    """Arrays alone, as samplers see them."""
-
-    def array(part: Any) -> Any:
-        part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written
-        if isinstance(part, Table | TableView):
-            part = part[...]
-        return None if part is None else jax.lax.stop_gradient(part)
-
-    vectors, biases = array(classes.vectors), array(classes.biases)
-    return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)
-
-
 def loss_over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
-    """A loss that scores all classes itself."""
+    """The losses of all predictions by a loss that scores all classes itself."""
     if flat.more_labels is None or getattr(loss, "func", loss) is full_softmax:  # which knows no negatives
         return loss(flat.embeddings, flat.labels, classes)
     return loss(flat.embeddings, flat.labels, classes, flat.more_labels)
@@ -328,13 +151,8 @@ def _num_valid(classes: Classes) -> int:
     return classes.num_classes if isinstance(classes.num_valid, jax.core.Tracer) else int(classes.num_valid)
 
 
-def check_sampler_and_loss(sampler: Any, loss: Any) -> None:
-    """Raises ValueError for what is no sampler or no loss, unknown keywords of a loss, or a pair that does not fit."""
-    if sampler is not None and not isinstance(sampler, Sampler):
-        hint = "That is the factory: call it, as in cx.samplers.uniform(64)" if callable(sampler) else "See cx.samplers"
-        raise ValueError(f"expected a Sampler, got {sampler!r}. {hint}.")
-    if not callable(loss):
-        raise ValueError(f"expected a loss, a function of SampledLogits such as cx.losses.css, got {loss!r}.")
+def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) -> None:
+    """Raises ValueError for unknown keywords of a loss, or a sampler and a loss that do not fit each other."""
     if isinstance(loss, partial):
         try:
             inspect.signature(loss)
@@ -358,7 +176,7 @@ def check_sampler_and_loss(sampler: Any, loss: Any) -> None:
 def _check_state(sampler: Sampler, state: State, key: KeyArray, classes: Classes) -> None:
     """Raises ValueError where a state is of another sampler or of another number of classes."""
     try:
-        wanted = jax.eval_shape(sampler.init, key, _without_gradient(classes))
+        wanted = jax.eval_shape(sampler.init, key, without_gradient(classes))
     except jax.errors.JAXTypeError:
         return  # a sampler whose init computes on the host
     shapes = [

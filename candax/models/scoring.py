@@ -1,16 +1,142 @@
-"""Logits of true classes and candidates, as losses see them."""
+"""Drawing candidates for predictions, and the logits of true classes and candidates as losses see them."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, SampledLogits, labels_mask
-from candax.checks import checked
+from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State, labels_mask
+from candax.checks import check_positive, checked
+from candax.cosines import as_scored
+from candax.losses.common import minus_log_expected_count, without_hits
+from candax.models.computed import takes_where
+from candax.models.predictions import Predictions
+from candax.models.windows import score_runs
+from candax.rows.draws import Draw
+from candax.rows.gradients import unique_rows
+from candax.rows.lookups import TableView, lookup
+from candax.rows.slots import Lagging
+from candax.rows.tables import Placement, Table
 
+# ``fn(ids[n]) -> [n, dim]``, or ``fn(ids[n], where[n])`` where some of the ids are fillers.
+VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]
 # From about this many labels per example on, sorting them and searching is worth it. Measured on a CPU for 256 examples
 # and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and
 # 10.
 _SORT_FROM = 256
+
+
+def draw_and_score(
+    flat: Predictions,
+    classes: Classes,
+    *,
+    sampler: Sampler,
+    state: State,
+    key: KeyArray,
+    loss: Loss,
+    num_classes: int,
+    block_size: int | None = None,
+    vectors: VectorsOf | None = None,
+    placement: Placement | None = None,
+    runs: Int[Array, "R L"] | None = None,
+) -> tuple[Float[Array, " B"], Draw]:
+    """The losses of all predictions, and what was drawn for them; ``runs``: see ``Head.loss``."""
+    labels = flat.labels
+    key_sample, key_update = jax.random.split(key)
+    query = Query(
+        as_scored(jax.lax.stop_gradient(flat.embeddings), classes.normalized), labels, without_gradient(classes)
+    )
+    candidates = sampler.sample(jax.lax.stop_gradient(state), key_sample, query)
+    groups, num_sampled = candidates.ids.shape
+    true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
+    true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
+    true = labels if runs is None else runs
+    ids = jnp.concatenate([true.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
+    rows, biases = class_rows(classes, ids, vectors)
+    rows = as_scored(rows, classes.normalized)
+    if rows.shape[-1] != flat.embeddings.shape[-1]:
+        raise ValueError(
+            f"expected embeddings and class vectors of one width, got {flat.embeddings.shape[-1]} and {rows.shape[-1]}."
+        )
+    embeddings = as_scored(flat.embeddings, classes.normalized)
+    number = true.size
+
+    def parts(of: Array) -> tuple[Array, Array]:
+        of_true, of_sampled = of[:number], of[number:]
+        return of_true.reshape(*true.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
+
+    true_rows: Array | None
+    true_rows, sampled_rows = parts(rows)
+    true_biases, sampled_biases = (None, None) if biases is None else parts(biases)
+    if placement is not None:
+        # Each device scores the candidates of its own classes: so are their slots laid out.
+        sampled_rows = placement.spread(sampled_rows, 1)
+
+    if runs is not None:
+        # Their logits are known from here on: one number per label, and no vectors.
+        assert true_rows is not None
+        true_biases = score_runs(embeddings, true_rows, true_biases, labels.shape[1] // 2)
+        true_rows = None
+
+    def of_some(per_prediction: Any, per_group: Any) -> tuple[Array, Array, Array]:
+        some_embeddings, some_labels, count, of_true, of_true_biases, more_hits, num_labels = per_prediction
+        some_candidates, of_sampled, of_sampled_biases = per_group
+        if of_true is None:
+            true_logits = of_true_biases
+        else:
+            true_logits = jnp.einsum("bd,btd->bt", some_embeddings, of_true, preferred_element_type=jnp.float32)
+            true_logits = true_logits if of_true_biases is None else true_logits + of_true_biases
+        logits = score(
+            true_logits,
+            some_embeddings,
+            some_labels,
+            some_candidates,
+            count,
+            of_sampled,
+            of_sampled_biases,
+            num_classes=num_classes,
+            more_hits=more_hits,
+            num_labels=num_labels,
+        )
+        return loss(logits), jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
+
+    drawn = Candidates(candidates.ids, candidates.log_expected_count, candidates.mask)
+    more_hits = None if flat.more_labels is None else find_more_hits(flat.more_labels, drawn.ids, len(labels))
+    per_prediction = (embeddings, labels, true_count, true_rows, true_biases, more_hits, flat.num_labels)
+    per_group = (drawn, sampled_rows, sampled_biases)
+    losses, hits, effective = _in_blocks(of_some, per_prediction, per_group, groups, block_size)
+    if losses.shape != labels.shape[:1]:
+        raise ValueError(
+            f"expected a loss that returns {labels.shape[0]} numbers, one per prediction, got {losses.shape}."
+        )
+    draw = Draw(query.embeddings, labels, key_update, drawn, jax.lax.stop_gradient(hits), effective, flat.counted)
+    return losses, draw
+
+
+def class_rows(
+    classes: Classes, ids: Int[Array, " n"], vectors: VectorsOf | None
+) -> tuple[Float[Array, "n dim"], Float[Array, " n"] | None]:
+    """Vectors and biases of classes; zeros where an id is -1."""
+    biases = None if classes.biases is None else lookup(classes.biases, ids)
+    if vectors is None:
+        return lookup(classes.vectors, ids), biases
+    return computed_rows(vectors, ids, classes.num_classes), biases
+
+
+def computed_rows(vectors: VectorsOf, ids: Int[Array, " n"], num_classes: int) -> Float[Array, "n dim"]:
+    """Vectors of a function, each class computed once; zeros where an id is -1."""
+    unique = unique_rows(ids, num_classes)
+    real = unique.ids < num_classes
+    # Fillers get the id of a class that is there anyway.
+    filled = jnp.where(real, unique.ids, jnp.minimum(unique.ids[0], num_classes - 1))
+    rows = vectors(filled, real) if takes_where(vectors) else vectors(filled)
+    if rows.ndim != 2 or rows.shape[0] != ids.shape[0]:
+        raise ValueError(
+            f"expected vectors(ids) to return [{ids.shape[0]}, dim] for {ids.shape[0]} ids, got {list(rows.shape)}."
+        )
+    return jnp.where(real[:, None], rows, 0)[unique.positions]
 
 
 @checked
@@ -56,20 +182,7 @@ def score(
 ) -> SampledLogits:
     """Logits of each group's candidates beside those of the true classes: one matrix product for any number of groups.
 
-    Args:
-        true: logits of the labels, float32.
-        embeddings: of the predictions.
-        labels: true classes, -1 pads.
-        candidates: one set per group of B / G consecutive predictions.
-        true_log_expected_count: of the labels; ignored at pads.
-        sampled_vectors: class vectors of the candidates; where masked any finite numbers.
-        sampled_biases: and their biases, or None.
-        num_classes: valid classes, over all devices.
-        more_hits: see ``SampledLogits``.
-        num_labels: see ``SampledLogits``.
-
-    Returns:
-        ``SampledLogits``, float32.
+    ``true`` are the logits of the labels. Where candidates are masked their vectors may be any finite numbers.
     """
     batch_size, dim = embeddings.shape
     groups, num_sampled = candidates.ids.shape
@@ -94,3 +207,58 @@ def score(
         num_labels=num_labels,
         more_hits=more_hits,
     )
+
+
+def _in_blocks(
+    of_some: Callable[[Any, Any], Any], per_prediction: Any, per_group: Any, groups: int, block_size: int | None
+) -> Any:
+    """``of_some`` of blocks of predictions; where there are several groups, of whole groups."""
+    number = per_prediction[1].shape[0]
+    check_positive("block_size", block_size, optional=True)
+    if block_size is None or block_size >= number:
+        return of_some(per_prediction, per_group)
+    recomputed = jax.checkpoint(of_some)
+    if groups == 1:
+        blocks = -(-number // block_size)
+        missing = blocks * block_size - number
+
+        def cut(array: Array) -> Array:
+            padded = jnp.pad(array, ((0, missing), *[(0, 0)] * (array.ndim - 1)))
+            return padded.reshape(blocks, block_size, *array.shape[1:])
+
+        embeddings, labels, *others = per_prediction
+        labels = jnp.pad(labels, ((0, missing), (0, 0)), constant_values=-1).reshape(blocks, block_size, -1)
+        cut_up = (cut(embeddings), labels, *jax.tree.map(cut, others))
+        results = jax.lax.map(lambda block: recomputed(block, per_group), cut_up)
+        return jax.tree.map(lambda result: result.reshape(-1)[:number], results)
+    whole = max(1, block_size // (number // groups))
+    whole = next(size for size in range(whole, 0, -1) if groups % size == 0)
+    blocks = groups // whole
+    both = jax.tree.map(lambda array: array.reshape(blocks, -1, *array.shape[1:]), (per_prediction, per_group))
+    results = jax.lax.map(lambda block: recomputed(*block), both)
+    return jax.tree.map(lambda result: result.reshape(-1), results)
+
+
+def _effective_samples(logits: SampledLogits) -> Float[Array, " B"]:
+    """``(sum w)^2 / sum w^2`` of the weights w = exp(logit - log count) of the candidates that are no hits."""
+    logits = jax.lax.stop_gradient(logits)
+    keep = without_hits(logits)
+    corrected = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
+    corrected = jnp.where(keep, corrected, -jnp.inf)
+    top = jnp.max(corrected, axis=1, initial=-jnp.inf, keepdims=True)
+    weights = jnp.exp(corrected - jnp.where(top > -jnp.inf, top, 0))
+    squares = jnp.sum(weights**2, axis=1)
+    return jnp.sum(weights, axis=1) ** 2 / jnp.where(squares > 0, squares, 1)
+
+
+def without_gradient(classes: Classes) -> Classes:
+    """The output layer as samplers see it: arrays, without a gradient."""
+
+    def array(part: Any) -> Any:
+        part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written
+        if isinstance(part, Table | TableView):
+            part = part[...]
+        return None if part is None else jax.lax.stop_gradient(part)
+
+    vectors, biases = array(classes.vectors), array(classes.biases)
+    return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)

@@ -32,20 +32,10 @@ def evaluate_sharded(
     transform: Transform | None = None,
     exclude: Int[Array, "B E"] | None = None,
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"], Float[Array, " B"]]:
-    """``streaming_evaluate`` of classes whose rows are sharded over one axis of a mesh.
+    """``streaming_evaluate``, with its arguments, of classes whose rows lie over one axis of a mesh.
 
-    Args:
-        embeddings: one row per example.
-        classes: the output layer; its rows are a multiple of the number of devices.
-        mesh: of the classes.
-        axis: of the mesh, over which their rows lie.
-        k: how many classes per example.
-        block_size: the most classes that a device scores at a time.
-        transform: see ``streaming_evaluate``.
-        exclude: see ``streaming_evaluate``.
-
-    Returns:
-        As ``streaming_evaluate``, on every device.
+    The rows are a multiple of the number of devices, each of which scores ``block_size`` classes at a time at most. The
+    results are on every device.
     """
 
     def body(

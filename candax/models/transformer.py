@@ -40,7 +40,7 @@ class Attention(nnx.Module):
         self.dropout = Dropout(dropout, rngs=rngs)
 
     def __call__(self, x: Float[Array, "R L dim"], segments: Int[Array, "R L"]) -> Float[Array, "R L dim"]:
-        """What each token takes from those before it, and from itself."""
+        """What each token takes from itself and from those before it."""
         rows, length, dim = x.shape
         parts = self.query_key_value(x).reshape(rows, length, 3, self.num_heads, dim // self.num_heads)
         query, key, value = parts[:, :, 0], parts[:, :, 1], parts[:, :, 2]
@@ -85,8 +85,6 @@ class TransformerBlock(nnx.Module):
         attention_dropout: float = 0.0,
         rngs: nnx.Rngs,
     ) -> None:
-        if kind not in ("ligr", "sasrec"):
-            raise ValueError(f"expected a block of the kind 'ligr' or 'sasrec', got {kind!r}.")
         check_positive("dim", dim)
         check_positive("max_distance", max_distance)
         check_rate("dropout", dropout)

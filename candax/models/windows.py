@@ -6,7 +6,7 @@ product is what is wanted: one vector per place is read, instead of one per pair
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 from candax.checks import check_positive, checked
 
@@ -33,11 +33,6 @@ def _blocks(of_places: Float[Array, "R L last"], block: int) -> Float[Array, "R 
 
 def _block_size(window: int) -> int:
     return max(_BLOCK, 2 * window)
-
-
-def _without_centre(values: Shaped[Array, "... W"]) -> Shaped[Array, "... T"]:
-    window = values.shape[-1] // 2
-    return jnp.concatenate([values[..., :window], values[..., window + 1 :]], axis=-1)
 
 
 @checked
@@ -73,7 +68,7 @@ def window_logits(
     number, reach = band.shape[1], band.shape[3]
     flat = jnp.pad(band.reshape(runs, number, block * reach), ((0, 0), (0, 0), (0, block)))
     diagonals = flat.reshape(runs, number * block, reach + 1)[:, :length, : 2 * window + 1]
-    return _without_centre(diagonals)
+    return jnp.concatenate([diagonals[..., :window], diagonals[..., window + 1 :]], axis=-1)  # without the centre
 
 
 @checked

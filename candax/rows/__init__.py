@@ -2,21 +2,19 @@
 
 The gradient of a gather is in JAX a dense array as large as the table, and a dense optimizer step rewrites every row.
 Here a lookup carries its own gradient (``lookups``), ``value_and_grad`` returns row gradients (``gradients``), and any
-elementwise optax transformation acts on the rows that a step has used, alone (``rowwise``).
+elementwise optax transformation acts on the rows that a step has used, alone (``by_rows``).
 """
 
 from candax.rows.adding import adding_sgd
 from candax.rows.averaging import averaged
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
-from candax.rows.differentiate import value_and_grad
 from candax.rows.draws import Draw, update_sampler
 from candax.rows.exact import exact_adam, exact_adamw, exact_momentum, exact_rmsprop
-from candax.rows.gradients import RowGradients
+from candax.rows.gradients import RowGradients, UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
 from candax.rows.lookups import TableView, lookup
-from candax.rows.placement import replicate, shard
+from candax.rows.pytrees import value_and_grad
 from candax.rows.slots import Lagging, settle
-from candax.rows.tables import Constant, Table
-from candax.rows.unique import UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
+from candax.rows.tables import Constant, Table, replicate, shard
 
 __all__ = [
     "Constant",

@@ -9,16 +9,15 @@ from jaxtyping import Array, Bool
 
 from candax.base import State
 from candax.checks import checked
-from candax.rows.gradients import RowGradients
+from candax.rows.gradients import RowGradients, gather_rows
 from candax.rows.missed import Rate
-from candax.rows.unique import gather_rows
 
 
 class Adding(optax.GradientTransformation):
     """An optax transformation whose update is the gradient times a number that depends on the step alone."""
 
     def __new__(cls, init: Any, update: Any) -> "Adding":
-        """As a pair."""
+        """An optax pair."""
         return super().__new__(cls, init, update)
 
 
@@ -52,11 +51,10 @@ def adding_sgd(rate: Rate) -> Adding:
     return Adding(*optax.sgd(rate))
 
 
-def can_add(grads: Any, transformation: Any, table: Array) -> TypeGuard[RowGradients]:
-    """Whether a step may add without summing first."""
+def can_add(grads: Any, table: Array) -> TypeGuard[RowGradients]:
+    """Whether a step of an ``Adding`` optimizer may add without summing first."""
     return (
-        isinstance(transformation, Adding)
-        and isinstance(grads, RowGradients)
+        isinstance(grads, RowGradients)
         and grads.unsummed is not None
         and table.dtype == jnp.float32
         and jax.default_backend() == "cpu"

@@ -3,13 +3,11 @@
 The rows of the table and of the optimizer state are gathered, updated, and scattered back in place.
 """
 
-import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -17,21 +15,22 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from candax.base import KeyArray, State
 from candax.checks import checked
 from candax.rows.adding import Adding, add, can_add
+from candax.rows.elementwise import check_elementwise, refuse_collectors
 from candax.rows.exact import Exact
-from candax.rows.gradients import RowGradients
-from candax.rows.missed import ExactState
-from candax.rows.rounding import Rounding, check_rounding, stochastic_round, wide
-from candax.rows.unique import gather_rows, scatter_rows
+from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
+from candax.rows.rounding import Rounding, stochastic_round
 
-# Unique ids stand at the front of as many slots as ids were asked for, often a small part of them. Where they are more
-# than this, the optimizer works through the used slots in chunks of about half as many rows.
+# There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With
+# more slots than this, the optimizer works through the used ones in chunks of about half this size.
 _CHUNK = 1024
-# Where the table has at most so many times as many rows as there are slots, all of it is read and written in one pass:
-# of 10^5 rows of 128 numbers this takes a tenth of the time of 80,000 rows gathered and scattered.
+# A table with at most this many times as many rows as there are slots is read and written whole, in one pass: for 10^5
+# rows of 128 numbers that takes a tenth of the time of gathering and scattering 80,000 rows.
 _MANY = 2
-# Rows that are settled at a time where all are.
+# How many rows are settled at a time when all rows are.
 _SETTLED_AT_ONCE = 8192
 _LAST_ID = 2**31 - 1
+# Of stochastic rounding: the step's key, and the number that the table's first row has in a larger table.
+_Noise: TypeAlias = tuple[KeyArray | None, Array | int]
 
 
 class RowUpdate(NamedTuple):
@@ -53,9 +52,9 @@ class Rowwise(NamedTuple):
             False nothing changes (``RowGradients`` of a loss that is not finite hold no rows anyway).
         update_all: ``(grads, state, table, key=None) -> (table, state)``: of all rows, by a gradient of all.
         read: ``(state, rows, ids) -> rows``: rows of the table at any ids, as they are after the latest step.
-        settle: ``(state, table, at_once=False) -> (state, table)``: all of them, in blocks unless ``at_once``. Both
-            change something for ``cx.rows.exact_adamw`` and the like alone: of others, rows that were not used have not
-            moved.
+        settle: ``(state, table, at_once=False) -> (state, table)``: the same of all rows, in blocks unless ``at_once``.
+            ``read`` and ``settle`` only change something with ``cx.rows.exact_adamw`` and the like: with others, rows
+            that were not used have not moved.
     """
 
     init: Callable[[Array], State]
@@ -78,10 +77,10 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     float32, the optimizer state is float32 (bfloat16 moments would lose a decay of .999 to rounding), and only the new
     rows are rounded. With ``rounding="stochastic"`` that is at random and right on average (``candax.rows.rounding``);
     with "nearest" updates below half the distance between neighbouring numbers, 1/512 to 1/256 of a weight, are lost,
-    and training with a small learning rate stands still. (A float32 copy of the rows to add the updates to would cost
-    more memory than a float32 table: it saves traffic alone, where rows are read more often than written.) On a CPU,
-    XLA before JAX 0.11 has no scatter into bfloat16: every step converts the whole table to float32 and back, so that
-    time and scratch grow with the number of rows there. Narrow tables are for accelerators.
+    and training with a small learning rate stands still. (To add the updates to a float32 copy of the rows would cost
+    more memory than a float32 table; it would only save traffic, where rows are read more often than written.) On a
+    CPU, XLA before JAX 0.11 has no scatter into bfloat16: every step converts the whole table to float32 and back, so
+    that time and scratch grow with the number of rows there. Narrow tables are for accelerators.
 
     Args:
         transformation: any optax transformation that treats every number of an array by itself: sgd, adam, adamw,
@@ -90,12 +89,12 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
 
     Returns:
         ``Rowwise``: ``init(table)``; ``update(grads, state, table)`` with ``RowGradients``, or
-        ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as
-        ``unique_rows`` gives them; ``update_all(grads, state, table)`` with a gradient of the whole table. Stochastic
-        rounding of a bfloat16 table takes a ``key`` of the step as well, and where the table is a part of a larger one
-        the number of its ``first_row`` there, so that the parts are rounded like the whole. A jitted step that donates
-        table and state should return them in the order in which it takes them: JAX pairs donated buffers with results
-        of the same shape in that order, and a table written into the buffer of its moments is copied.
+        ``update(grads, state, table, ids)`` with gradients of the rows ``ids`` as ``unique_rows`` gives them;
+        ``update_all(grads, state, table)`` with a gradient of the whole table. Stochastic rounding of a bfloat16 table
+        takes a ``key`` of the step as well, and where the table is a part of a larger one the number of its
+        ``first_row`` there, so that the parts are rounded like the whole. A jitted step that donates table and state
+        should return them in the order in which it takes them: JAX pairs donated buffers with results of the same shape
+        in that order, and a table written into the buffer of its moments is copied.
 
     Raises:
         ValueError: here, at construction, if the transformation mixes rows (norms of whole arrays, factored or matrix
@@ -110,10 +109,9 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         [0.0, 0.0, -0.5, 0.0]
     """
     if not isinstance(transformation, Exact):
-        _refuse_collectors(transformation)
+        refuse_collectors(transformation)
         with jax.ensure_compile_time_eval():  # also where an optimizer is made inside jit
-            _probe(transformation)
-    check_rounding(rounding)
+            check_elementwise(transformation)
 
     def start(table: Array) -> State:
         if isinstance(transformation, Exact) and table.dtype != wide(table.dtype):
@@ -137,7 +135,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         )
 
     def updated(
-        grads: Float[Array, "U ..."], state: State, rows: Float[Array, "U ..."], key: KeyArray | None, row_ids: Array
+        grads: Float[Array, "U ..."], state: State, rows: Float[Array, "U ..."], noise: _Noise, ids: Array
     ) -> tuple[Array, State]:
         """New rows, rounded, and their state."""
         wider = rows.astype(wide(rows.dtype))
@@ -147,25 +145,10 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
             return new.astype(rows.dtype), state
         if rows.dtype != jnp.bfloat16:
             raise ValueError(f"expected bfloat16 or float32 rows with stochastic rounding, got {rows.dtype}.")
+        key, first_row = noise
         if key is None:
             raise ValueError("expected a key of the step with stochastic rounding of a bfloat16 table, got none.")
-        return stochastic_round(key, new, row_ids), state
-
-    def update_some(
-        grads: Float[Array, "U ..."],
-        state: State,
-        table: Array,
-        ids: Int[Array, " U"],
-        per_row: PyTree,
-        key: KeyArray | None,
-        first_row: Array | int,
-    ) -> tuple[Array, State]:
-        gathered = jax.tree.map(lambda leaf, follows: gather_rows(leaf, ids) if follows else leaf, state, per_row)
-        rows, new = updated(grads, gathered, gather_rows(table, ids), key, ids + first_row)
-        scattered = jax.tree.map(
-            lambda old, new, follows: scatter_rows(old, ids, new) if follows else new, state, new, per_row
-        )
-        return scatter_rows(table, ids, rows), scattered
+        return stochastic_round(key, new, ids + first_row), state
 
     def update(
         grads: RowGradients | Float[Array, "U ..."],
@@ -176,97 +159,100 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         first_row: Int[Array, ""] | int = 0,
         write: Bool[Array, ""] | None = None,
     ) -> RowUpdate:
-        if isinstance(transformation, Adding) and can_add(grads, transformation, table):
+        if isinstance(transformation, Adding) and can_add(grads, table):
             return RowUpdate(*add(transformation, grads, state, table, write))
         per_row = _per_row(start, table.shape[1:], table.dtype)
-        if isinstance(grads, RowGradients):
-            values, ids = grads.rows, grads.ids
-        else:
-            values = grads
+        values, ids = (grads.rows, grads.ids) if isinstance(grads, RowGradients) else (grads, ids)
+        number = table.shape[0]
         if ids is None:
             new_table, new_state = update_all(values, state, table, key)
             if write is not None:
                 new_table, new_state = jax.tree.map(
                     lambda new, old: jnp.where(write, new, old), (new_table, new_state), (table, state)
                 )
-            return RowUpdate(new_table, new_state, new_table, jnp.arange(table.shape[0], dtype=jnp.int32))
+            return RowUpdate(new_table, new_state, new_table, jnp.arange(number, dtype=jnp.int32))
         if write is not None:
-            ids = jnp.where(write, ids, table.shape[0] + jnp.arange(ids.shape[0], dtype=ids.dtype))
-        done = update_rows(values, state, table, ids, per_row, key, first_row)
-        if write is None:
-            return done
-
-        def kept(new: Array, old: Array, follows: bool) -> Array:
-            # Rows were dropped; what all of them share is not written by rows.
-            return new if follows else jnp.where(write, new, old)
-
-        return done._replace(state=jax.tree.map(kept, done.state, state, per_row))
-
-    def update_rows(
-        grads: Float[Array, "U ..."],
-        state: State,
-        table: Array,
-        ids: Int[Array, " U"],
-        per_row: PyTree,
-        key: KeyArray | None,
-        first_row: Int[Array, ""] | int,
-    ) -> RowUpdate:
-        if ids.shape[0] <= _CHUNK:
-            new_table, new_state = update_some(grads, state, table, ids, per_row, key, first_row)
-            return RowUpdate(new_table, new_state, gather_rows(new_table, ids), ids)
+            ids = jnp.where(write, ids, fillers(number, ids.shape[0]))
         asked = ids.shape[0]
-        if _MANY * asked >= table.shape[0]:
-            return update_most(grads, state, table, ids, per_row, key, first_row)
-        size = _chunk_size(asked)
-        grads, ids = _whole_chunks(grads, ids, table.shape[0], size)
+        update_used = update_some if asked <= _CHUNK else update_most if _MANY * asked >= number else update_chunks
+        new_table, new_state = update_used(values, ids, table, state, per_row, (key, first_row))
+        if write is not None:
+            # Rows are dropped already where nothing is to be written; what all rows share is not.
+            new_state = jax.tree.map(
+                lambda new, old, follows: new if follows else jnp.where(write, new, old), new_state, state, per_row
+            )
+        return RowUpdate(new_table, new_state, gather_rows(new_table, ids), ids)
+
+    def update_some(
+        grads: Float[Array, "U ..."],
+        ids: Int[Array, " U"],
+        table: Array,
+        state: State,
+        per_row: PyTree,
+        noise: _Noise,
+    ) -> tuple[Array, State]:
+        """The rows ``ids`` gathered, updated and scattered at once."""
+        gathered = _of_rows(lambda leaf: gather_rows(leaf, ids), per_row, state)
+        rows, new = updated(grads, gathered, gather_rows(table, ids), noise, ids)
+        return scatter_rows(table, ids, rows), _of_rows(
+            lambda old, new: scatter_rows(old, ids, new), per_row, state, new
+        )
+
+    def update_chunks(
+        grads: Float[Array, "U ..."],
+        ids: Int[Array, " U"],
+        table: Array,
+        state: State,
+        per_row: PyTree,
+        noise: _Noise,
+    ) -> tuple[Array, State]:
+        """The same in chunks, as many as there are slots in use."""
+        number = table.shape[0]
+        size = _chunk_size(ids.shape[0])
+        grads, ids = _whole_chunks(grads, ids, number, size)
 
         def update_chunk(i: Array, tables: tuple[Array, State]) -> tuple[Array, State]:
             # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
-            old = jax.tree.map(lambda old, now, follows: now if follows else old, state, tables[1], per_row)
-            some = [jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids)]
-            return update_some(some[0], old, tables[0], some[1], per_row, key, first_row)
+            old = _of_rows(lambda now, old: now, per_row, tables[1], state)
+            some, of = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids))
+            return update_some(some, of, tables[0], old, per_row, noise)
 
-        used = jnp.sum(ids < table.shape[0])
-        chunks = jnp.maximum(1, (used + size - 1) // size)
-        new_table, new_state = jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
-        return RowUpdate(new_table, new_state, gather_rows(new_table, ids[:asked]), ids[:asked])
+        chunks = jnp.maximum(1, (jnp.sum(ids < number) + size - 1) // size)
+        return jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
 
     def update_most(
         grads: Float[Array, "U ..."],
-        state: State,
-        table: Array,
         ids: Int[Array, " U"],
+        table: Array,
+        state: State,
         per_row: PyTree,
-        key: KeyArray | None,
-        first_row: Int[Array, ""] | int,
-    ) -> RowUpdate:
+        noise: _Noise,
+    ) -> tuple[Array, State]:
         """The same where the slots are nearly as many as rows: one pass over the whole table."""
         number = table.shape[0]
         of_all = scatter_rows(jnp.zeros(table.shape, grads.dtype), ids, grads)
         used = jnp.zeros(number, bool).at[ids].set(True, mode="drop", unique_indices=True, indices_are_sorted=True)
-        row_ids = first_row + jnp.arange(number, dtype=jnp.int32)
-        rows, new = updated(of_all, state, table, key, row_ids)
+        rows, new = updated(of_all, state, table, noise, jnp.arange(number, dtype=jnp.int32))
 
-        def kept(new: Array, old: Array, follows: bool) -> Array:
-            return jnp.where(used.reshape(-1, *[1] * (old.ndim - 1)), new, old) if follows else new
+        def kept(old: Array, new: Array) -> Array:
+            return jnp.where(beside(used, old), new, old)
 
-        new_table = kept(rows, table, True)
-        return RowUpdate(new_table, jax.tree.map(kept, new, state, per_row), gather_rows(new_table, ids), ids)
+        return kept(table, rows), _of_rows(kept, per_row, state, new)
 
     def update_all(
         grads: Float[Array, "rows ..."], state: State, table: Array, key: KeyArray | None = None
     ) -> tuple[Array, State]:
-        return updated(grads, state, table, key, jnp.arange(table.shape[0], dtype=jnp.int32))
+        return updated(grads, state, table, (key, 0), jnp.arange(table.shape[0], dtype=jnp.int32))
 
     def read(state: State, rows: Array, ids: Int[Array, "..."]) -> Array:
         if not isinstance(transformation, Exact):
             return rows
-        per_row = _per_row(start, rows.shape[ids.ndim :], rows.dtype)
-        flat = rows.reshape(ids.size, *rows.shape[ids.ndim :]).astype(wide(rows.dtype))
+        row_shape = rows.shape[ids.ndim :]
+        flat = rows.reshape(ids.size, *row_shape).astype(wide(rows.dtype))
         at = jnp.where(ids < 0, _LAST_ID, ids).reshape(-1)
         # Of an id that is out of range the row is NaN, or 0, and stays so.
-        state = jax.tree.map(
-            lambda leaf, follows: leaf.at[at].get(mode="fill", fill_value=0) if follows else leaf, state, per_row
+        state = _of_rows(
+            lambda leaf: leaf.at[at].get(mode="fill", fill_value=0), _per_row(start, row_shape, rows.dtype), state
         )
         return (flat + transformation.settle(state, flat)[1]).astype(rows.dtype).reshape(rows.shape)
 
@@ -280,21 +266,26 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
             # The last block may overlap the one before: rows that are settled do not move again.
             state, rows = both
             first = jnp.minimum(number * size, rows.shape[0] - size)
-            part = jax.tree.map(
-                lambda leaf, follows: jax.lax.dynamic_slice_in_dim(leaf, first, size) if follows else leaf,
-                state,
-                per_row,
-            )
-            old = jax.lax.dynamic_slice_in_dim(rows, first, size).astype(wide(rows.dtype))
-            part, moved = transformation.settle(part, old)
-            put = lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0)  # noqa: E731
-            state = jax.tree.map(lambda leaf, new, follows: put(leaf, new) if follows else leaf, state, part, per_row)
-            return state, put(rows, (old + moved).astype(rows.dtype))
+
+            def take(leaf: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(leaf, first, size)
+
+            def put(new: Array, leaf: Array) -> Array:
+                return jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0)
+
+            old = take(rows).astype(wide(rows.dtype))
+            part, moved = transformation.settle(_of_rows(take, per_row, state), old)
+            return _of_rows(put, per_row, part, state), put((old + moved).astype(rows.dtype), rows)
 
         blocks = -(-table.shape[0] // size)
         return some(0, (state, table)) if blocks == 1 else jax.lax.fori_loop(0, blocks, some, (state, table))
 
     return Rowwise(init, update, update_all, read, settle)
+
+
+def _of_rows(function: Callable[..., Array], per_row: PyTree, *states: State) -> State:
+    """``function`` of the leaves that follow the rows; others are those of the last state."""
+    return jax.tree.map(lambda follows, *leaves: function(*leaves) if follows else leaves[-1], per_row, *states)
 
 
 def _chunk_size(number: int) -> int:
@@ -310,11 +301,12 @@ def _chunk_size(number: int) -> int:
 
 def _whole_chunks(grads: Array, ids: Int[Array, " U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, " V"]]:
     """Appends fillers so that the number of rows is a multiple of the chunk."""
-    missing = -ids.shape[0] % chunk
-    if not missing:
+    used = ids.shape[0]
+    slots = -(-used // chunk) * chunk
+    if slots == used:
         return grads, ids
-    fillers = num_rows + ids.shape[0] + jnp.arange(missing, dtype=ids.dtype)
-    return jnp.pad(grads, ((0, missing), *[(0, 0)] * (grads.ndim - 1))), jnp.concatenate([ids, fillers])
+    padded = jnp.pad(grads, ((0, slots - used), *[(0, 0)] * (grads.ndim - 1)))
+    return padded, jnp.concatenate([ids, fillers(num_rows, slots, used)])
 
 
 def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: Any) -> PyTree:
@@ -333,79 +325,3 @@ def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: 
 
     shapes = [jax.eval_shape(init, jax.ShapeDtypeStruct((rows, *row_shape), dtype)) for rows in (5, 7)]
     return jax.tree_util.tree_map_with_path(leaf, *shapes)
-
-
-def _refuse_collectors(transformation: optax.GradientTransformation) -> None:
-    """Refuses accumulation over steps, as the gradient of a row that misses the last of k steps would be lost; and an
-    exact optimizer within another.
-    """
-    collectors = (optax.MultiStepsState, optax.ApplyEvery)
-    state = jax.eval_shape(transformation.init, jax.ShapeDtypeStruct((5, 3), jnp.float32))
-    is_refused = lambda node: isinstance(node, (*collectors, ExactState))  # noqa: E731
-    for node in jax.tree.leaves(state, is_leaf=is_refused):
-        if isinstance(node, ExactState):
-            raise ValueError(
-                "rowwise: expected an exact optimizer alone, got one in a chain, which does not know where rows have "
-                "gone. Coupled (L2) decay has no exact form: take the weight_decay of candax.rows.exact_adamw. Clip by "
-                "clip_norm= of candax.Optimizer, and give the rate to the optimizer."
-            )
-        if is_refused(node):
-            raise ValueError(
-                f"rowwise: the transformation collects gradients over several steps ({type(node).__name__}), so rows "
-                "that a later step does not use would lose theirs. Use a larger batch instead."
-            )
-
-
-# Larger than optax.adafactor's threshold for factoring (128), else it would pass as elementwise here and factor later.
-_PROBE_SHAPE = (160, 130)
-# Digests of the programs that passed.
-_ELEMENTWISE: set[bytes] = set()
-
-
-def _probe(transformation: optax.GradientTransformation) -> None:
-    """Runs the transformation on a small table and on a part of its rows: elementwise means equal on the part."""
-    rng = np.random.default_rng(0)
-    part = np.sort(rng.permutation(_PROBE_SHAPE[0])[:40])
-    # Row 0 is no part of the part: one bad number there must change nothing elsewhere (apply_if_finite would).
-    part = part[part > 0]
-    table = jnp.asarray(rng.normal(size=_PROBE_SHAPE), jnp.float32)
-    scale = 10.0 ** rng.integers(-3, 3, size=(3, _PROBE_SHAPE[0], 1))
-    grads = jnp.asarray(rng.normal(size=(3, *_PROBE_SHAPE)) * scale, jnp.float32).at[1, 0, 0].set(jnp.nan)
-
-    @jax.jit  # so that it is traced once for all steps
-    def step(table: Array, state: State, grads: Array) -> tuple[Array, State]:
-        updates, state = transformation.update(grads, state, table)
-        return optax.apply_updates(table, updates), state
-
-    def train(table: Array, grads: Array) -> list[Array]:
-        state, tables = jax.jit(transformation.init)(table), [table]
-        for of_step in grads:
-            new, state = step(tables[-1], state, of_step)
-            tables.append(new)
-        return tables[1:]
-
-    try:
-        traced = jax.jit(lambda table, grads: (train(table, grads), train(table[part], grads[:, part]))).trace(
-            table, grads
-        )
-    except TypeError as error:
-        raise ValueError(
-            "rowwise: the transformation needs more than gradients, state and parameters (a line search, say): "
-            f"{error}. Use adam, adagrad, sgd and the like."
-        ) from error
-    # Compiling takes most of the time, and what tables of one optimizer do is mostly the same program.
-    program = hashlib.sha256(str(traced.jaxpr).encode())
-    for constant in traced.jaxpr.consts:
-        program.update(np.asarray(constant).tobytes())
-    if program.digest() in _ELEMENTWISE:
-        return
-    wholes, parts = traced.lower().compile()(table, grads)
-    for whole, rows in zip(wholes, parts, strict=True):
-        if not np.allclose(whole[part], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
-            raise ValueError(
-                "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
-                "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
-                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like, or what is as a dense "
-                "optimizer (candax.rows.exact_adamw); clip by clip_norm= of candax.Optimizer, once over all gradients."
-            )
-    _ELEMENTWISE.add(program.digest())

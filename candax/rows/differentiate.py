@@ -1,4 +1,7 @@
-"""``value_and_grad`` over tables for plain pytrees, and the kernel that it shares with the one for NNX modules."""
+"""``value_and_grad`` of functions of NNX modules: tables get row gradients, other parameters ordinary ones.
+
+``differentiate`` is what it shares with ``value_and_grad`` for plain pytrees (``candax.rows.pytrees``).
+"""
 
 import functools
 from collections.abc import Callable
@@ -6,13 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Bool, Float, PyTree
 
 from candax.checks import checked
 from candax.rows.gradients import Gradients, RowGradients
-from candax.rows.lookups import Mark, TableView, Tape, new_token
-from candax.rows.slots import Lagging
-from candax.rows.tables import Table
+from candax.rows.lookups import MARK, Mark, TableView, Tape, new_token
+from candax.rows.slots import SUFFIX, Lagging, Slots, rule_of
+from candax.rows.tables import DrawCount, Table
 
 # ``(views of the tables, params) -> (loss, anything else)``, run under a tape.
 Run = Callable[[list[TableView], PyTree], tuple[Array, Any]]
@@ -40,16 +44,9 @@ def differentiate(
 ) -> Differentiated:
     """Runs a function twice: abstractly, to see which rows it looks up, and to differentiate it.
 
-    Args:
-        run: the function. Its first result is the loss.
-        tables: arrays; ``run`` gets a view of each.
-        params: differentiated densely.
-        token: of the views' marks, from ``new_token``.
-        originals: the variables that hold the tables outside, whose use in ``run`` is an error.
-        laggings: by number, tables of which rows are settled when they are read.
-
-    Returns:
-        See ``Differentiated``.
+    ``run`` gets a view of each table, marked with the token. ``originals`` are the variables that hold the tables
+    outside, whose use in ``run`` is an error; ``laggings`` are, by number, the tables whose rows are settled when they
+    are read.
     """
 
     def views(arrays: list[Array]) -> list[TableView]:
@@ -106,58 +103,148 @@ def differentiate(
 
 
 @checked
-def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., tuple[Any, Gradients]]:
-    """``jax.value_and_grad`` with row gradients for tables, for functions of plain pytrees.
+def value_and_grad(
+    f: Callable[..., Any], *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """``nnx.value_and_grad`` with row gradients for tables: in place of it, around any function of NNX modules.
 
-    ``f(tables, params, *args) -> loss``, or ``(loss, aux)``: ``tables`` a pytree of arrays that are read by rows,
-    ``params`` one of ordinary parameters. In ``f`` each table is a view: ``cx.rows.lookup(view, ids)`` reads rows, a
-    ``cx.Classes`` of views is a head whose rows ``cx.sampled_loss`` reads, and any use of a view as an array
-    (``view[...]``) makes its gradient dense.
+    Works in the user's own ``nnx.jit``, or ``jax.jit`` with ``nnx.merge``, and in a ``lax.scan`` over micro-batches.
+    Random streams, batch statistics and the counts of heads advance in the modules that are given, as with
+    ``nnx.value_and_grad``. Lookups (``cx.Embed``, ``head.loss``, ``cx.rows.lookup``) must stand directly in ``f`` and
+    not in a transformation within it. A table that ``f`` also uses as a whole array (``head(h)``, an L2 penalty) gets
+    a dense gradient.
 
     Args:
-        f: the function; only its first two arguments are differentiated.
-        has_aux: ``f`` returns something beside the loss. A ``Draw`` for ``update_sampler`` goes there.
+        f: ``f(module, *args) -> loss``, or ``(loss, aux)``.
+        argnums: number of the argument to differentiate, a module; or several.
+        has_aux: ``f`` returns something beside the loss, a pytree of arrays.
 
     Returns:
-        ``(tables, params, *args) -> (value, Gradients)`` with ``Gradients.rows`` in the structure of ``tables``.
+        ``(*args) -> (value, Gradients)`` for ``cx.Optimizer``; for several ``argnums`` a tuple of ``Gradients``.
 
     Raises:
-        ValueError: where the function is called, if its loss is no scalar, or rows are looked up inside a
-            transformation within it.
+        ValueError: where the function is called: if an argument to differentiate is no module, the loss no scalar, or
+            rows are looked up inside a transformation, or of a model that is not the function's argument.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
-        >>> def f(tables, scale, ids):
-        ...     return scale * jnp.sum(cx.rows.lookup(tables["words"], ids))
-        >>> value, grads = cx.rows.value_and_grad(f)({"words": jnp.ones((9, 1))}, 2.0, jnp.array([4, 7, 4]))
-        >>> float(value), float(grads.params)
-        (6.0, 3.0)
-        >>> grads.rows["words"].ids.tolist(), grads.rows["words"].rows.ravel().tolist()
-        ([4, 7, 11], [4.0, 2.0, 0.0])
+        >>> from flax import nnx
+        >>> words = cx.Embed(1000, 4, rngs=nnx.Rngs(0))
+        >>> value, grads = cx.value_and_grad(lambda words: jnp.sum(words(jnp.array([7, 3]))))(words)
+        >>> grads.rows["embedding"].ids.tolist()
+        [3, 7]
     """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(f)
-    def differentiated(tables: PyTree, params: PyTree, *args: Any, **kwargs: Any) -> tuple[Any, Gradients]:
-        leaves, structure = jax.tree.flatten(tables, is_leaf=lambda leaf: isinstance(leaf, Lagging))
-        laggings = {number: leaf for number, leaf in enumerate(leaves) if isinstance(leaf, Lagging)}
-        arrays = [jnp.asarray(leaf.table if isinstance(leaf, Lagging) else leaf) for leaf in leaves]
+    def differentiated(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_node)
+        places = [place for place, leaf in enumerate(leaves) if _is_node(leaf)]
+        nodes = tuple(leaves[place] for place in places)
+        wrt = _numbers_of(args, numbers, nodes)
+
+        def is_table(path: tuple[Any, ...], variable: Any) -> bool:
+            return path[0] in wrt and isinstance(variable, Table)
+
+        def is_param(path: tuple[Any, ...], variable: Any) -> bool:
+            return path[0] in wrt and isinstance(variable, nnx.Param)
+
+        graph, tables, params, other = nnx.split(nodes, is_table, is_param, ...)
+        of_path = nnx.to_flat_state(tables)
+        paths = [path for path, _ in of_path]
+        variables = [variable for _, variable in of_path]
+        token = new_token()
+        beside = {path: slots for path, slots in nnx.to_flat_state(other) if isinstance(slots, Slots)}
+        laggings = {
+            number: Lagging(variable, slots.get_raw_value(), rule_of(slots))
+            for number, (path, variable) in enumerate(of_path)
+            if (slots := beside.get((*path[:-1], f"{path[-1]}{SUFFIX}"))) is not None
+        }
 
         def run(views: list[TableView], params: PyTree) -> tuple[Array, Any]:
-            out = f(jax.tree.unflatten(structure, views), params, *args, **kwargs)
-            return out if has_aux else (out, None)
+            marked = [
+                (path, variable.copy(view.array, **{MARK: view.mark}))
+                for path, variable, view in zip(paths, variables, views, strict=True)
+            ]
+            copies = nnx.merge(graph, nnx.from_flat_state(marked), params, other, copy=True)
+            counts = [
+                (path, node) for path, node in nnx.iter_graph(copies) if isinstance(node, DrawCount) and path[0] in wrt
+            ]
+            for path, count in counts:  # marked with their argument's number, and the name of their head within it
+                count.set_metadata(MARK, Mark(token, (path[0], name_of(path[1:-1]))))
+            inner = list(leaves)
+            for place, copy in zip(places, copies, strict=True):
+                inner[place] = copy
+            inner_args, inner_kwargs = jax.tree.unflatten(structure, inner)
+            out = f(*inner_args, **inner_kwargs)
+            loss, aux = out if has_aux else (out, None)
+            for _, count in counts:
+                count.del_metadata(MARK)
+            return loss, (aux, nnx.state(copies, nnx.Not(nnx.Any(is_table, is_param))))
 
-        found = differentiate(run, arrays, params, token=new_token(), laggings=laggings)
-        rows = [
-            RowGradients.of(jnp.zeros(0, jnp.int32), jnp.zeros((0, *array.shape[1:])), array.shape[0])
-            if entry is None
-            else entry
-            for entry, array in zip(found.rows, arrays, strict=True)
-        ]
-        value = (found.loss, found.out) if has_aux else found.loss
-        grads = Gradients(found.params, jax.tree.unflatten(structure, rows), found.draws, found.finite)
-        return value, grads
+        found = differentiate(
+            run,
+            [variable.get_raw_value() for variable in variables],
+            params,
+            token=token,
+            originals=tuple(node for _, node in nnx.iter_graph(nodes) if isinstance(node, Table)),
+            laggings=laggings,
+        )
+        aux, changed = found.out
+        nnx.update(nodes, _finite(found.finite, changed, other))
+        grads = tuple(_of_argument(number, paths, found) for number in wrt)
+        value = (found.loss, aux) if has_aux else found.loss
+        return value, grads[0] if isinstance(argnums, int) else grads
 
     return differentiated
+
+
+def _finite(finite: Array, changed: PyTree, before: PyTree) -> PyTree:
+    """What the function has changed, but batch statistics as they were before where the loss is not finite."""
+    old = dict(nnx.to_flat_state(before))
+
+    def kept(path: tuple[Any, ...], variable: Any) -> Any:
+        if path not in old or not isinstance(variable, nnx.BatchStat):
+            return variable
+        return variable.replace(jnp.where(finite, variable.get_raw_value(), old[path].get_raw_value()))
+
+    return nnx.from_flat_state([(path, kept(path, variable)) for path, variable in nnx.to_flat_state(changed)])
+
+
+def _is_node(leaf: Any) -> bool:
+    return isinstance(leaf, nnx.Pytree | nnx.Variable)
+
+
+def _numbers_of(args: tuple[Any, ...], argnums: tuple[int, ...], nodes: tuple[Any, ...]) -> list[int]:
+    """For each argument to differentiate, its number among the nodes."""
+    found = []
+    for argnum in argnums:
+        if not -len(args) <= argnum < len(args):
+            raise ValueError(f"expected argnums of the {len(args)} positional arguments given, got {argnum}.")
+        argument = args[argnum]
+        if not isinstance(argument, nnx.Module):
+            raise ValueError(
+                f"expected argument {argnum} of the differentiated function to be an nnx.Module, got "
+                f"{type(argument).__name__}. For plain pytrees of arrays use candax.rows.value_and_grad."
+            )
+        found.append(next(number for number, node in enumerate(nodes) if node is argument))
+    return found
+
+
+def name_of(path: tuple[Any, ...]) -> str:
+    """A path within a module in words: ``("layers", 0, "embedding")`` is "layers.0.embedding"."""
+    return ".".join(str(part) for part in path)
+
+
+def _of_argument(number: int, paths: list[tuple[Any, ...]], found: Any) -> Gradients:
+    rows = {
+        name_of(path[1:]): entry
+        for path, entry in zip(paths, found.rows, strict=True)
+        if path[0] == number and entry is not None
+    }
+    draws = {name: of_head for (node, name), of_head in found.draws.items() if node == number}
+    params = found.params[number] if number in found.params else nnx.State({})
+    return Gradients(params, rows, draws, found.finite)
 
 
 def _check_loss(loss: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a loss has drawn: for its sampler to follow the step, and for a look at it."""
+"""What a loss has drawn, which its sampler needs to follow the step, and statistics of it."""
 
 import dataclasses
 from collections.abc import Sequence

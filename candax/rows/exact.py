@@ -15,7 +15,8 @@ import optax
 from jaxtyping import Array
 
 from candax.checks import checked
-from candax.rows.missed import ExactState, Path, Rate, beside, one_minus_power, plan, power, window_of
+from candax.rows.gradients import beside
+from candax.rows.missed import ExactState, Path, Rate, one_minus_power, plan, power, window_of
 
 
 class Exact(optax.GradientTransformation):
@@ -28,7 +29,7 @@ class Exact(optax.GradientTransformation):
     settle: Callable[[ExactState, Array], tuple[ExactState, Array]]
 
     def __new__(cls, init: Any, update: Any, settle: Any) -> "Exact":
-        """As a pair, with what settles beside it."""
+        """An optax pair, and what settles rows."""
         made = super().__new__(cls, init, update)
         made.settle = settle
         return made
@@ -232,7 +233,7 @@ def _check_rate(rate: Rate, weight_decay: float) -> None:
 
 
 def _table(rows: Any) -> Array:
-    """The rows, where they are those of one table."""
+    """The rows; ValueError where they are not those of one table."""
     if not isinstance(rows, jax.Array):
         raise ValueError(
             f"expected the rows of one table, got a {type(rows).__name__}. Exact optimizers are for tables alone: "

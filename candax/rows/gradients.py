@@ -1,16 +1,109 @@
-"""Gradients of parameters and of table rows, and what may be done with them."""
+"""The rows of a table that a step uses: which they are, how they are read and written back, and their gradients."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from candax.base import pytree
-from candax.checks import checked
-from candax.rows.unique import unique_rows
+from candax.checks import check_positive, checked
+
+
+def wide(dtype: DTypeLike) -> jnp.dtype:
+    """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
+
+    Example:
+        >>> wide(jnp.bfloat16)
+        dtype('float32')
+    """
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def beside(of_each: Array, rows: Array) -> Array:
+    """One number per row, in a shape in which it can be multiplied with the rows."""
+    return of_each.reshape(-1, *[1] * (rows.ndim - 1))
+
+
+def fillers(num_rows: int, slots: int, used: int = 0) -> Int[Array, " unused"]:
+    """Ids of slots without a row, behind ``used`` ones: from ``num_rows`` on, rising and unique."""
+    return num_rows + jnp.arange(used, slots, dtype=jnp.int32)
+
+
+class UniqueRows(NamedTuple):
+    """The distinct row ids of a step and where each requested id found its row.
+
+    ``ids`` are sorted and unique; fillers at the end are >= num_rows and unique too. ``positions`` has the shape of the
+    requested ids: ``ids[positions]`` are the ids again, except that a requested -1 points at some filler.
+    """
+
+    ids: Int[Array, " U"]
+    positions: Int[Array, "..."]
+
+
+@checked
+def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
+    """The distinct ids >= 0 of ``ids``, sorted, in a static size: as many slots as ids were given.
+
+    Args:
+        ids: int32 of any shape, -1 where there is none.
+        num_rows: rows of the table; fillers start here.
+
+    Returns:
+        ``UniqueRows``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from candax.rows import unique_rows
+        >>> unique_rows(jnp.array([7, 2, 7, -1]), num_rows=10).ids.tolist()
+        [2, 7, 12, 13]
+    """
+    check_positive("num_rows", num_rows)
+    flat = ids.reshape(-1)
+    n = flat.shape[0]
+    slots = jnp.arange(n, dtype=jnp.int32)
+    by_id, origin = _sorted_with_origin(jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), num_rows)
+    first = jnp.concatenate([jnp.ones(min(n, 1), bool), by_id[1:] != by_id[:-1]])
+    slot = jnp.cumsum(first, dtype=jnp.int32) - 1
+    # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
+    target = jnp.where(first & (by_id < num_rows), slot, n)
+    unique = (num_rows + slots).at[target].set(by_id, mode="drop", indices_are_sorted=False)
+    positions = jnp.zeros(n, jnp.int32).at[origin].set(slot, unique_indices=True)
+    return UniqueRows(unique, positions.reshape(ids.shape))
+
+
+def _sorted_with_origin(ids: Int[Array, " n"], largest: int) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
+    """Ids from 0 to ``largest`` in rising order, and where each stood before."""
+    n = ids.shape[0]
+    bits = max(1, (n - 1).bit_length())
+    if (largest + 1) << bits > 1 << 32:
+        by_id, origin = jax.lax.sort((ids, jnp.arange(n, dtype=jnp.int32)), num_keys=1)
+        return by_id, origin
+    # Both in one integer: sorting one array of numbers is several times as quick on a CPU as sorting pairs.
+    packed = jnp.sort((ids.astype(jnp.uint32) << bits) | jnp.arange(n, dtype=jnp.uint32))
+    return (packed >> bits).astype(jnp.int32), (packed & ((1 << bits) - 1)).astype(jnp.int32)
+
+
+@checked
+def gather_rows(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
+    """Rows of ``table`` at the ids of ``unique_rows``; zeros at fillers."""
+    if not table.shape[0]:
+        raise ValueError(f"expected a table with rows, got one of the shape {table.shape}.")
+    return table.at[ids].get(mode="fill", fill_value=0, unique_indices=True, indices_are_sorted=True)
+
+
+@checked
+def gather_wide(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
+    """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
+    return gather_rows(table, ids).astype(wide(table.dtype))
+
+
+@checked
+def scatter_rows(table: Num[Array, " rows *row"], ids: Int[Array, " U"], rows: Num[Array, " U *row"]) -> Array:
+    """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
+    return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -45,28 +138,32 @@ class RowGradients:
     ) -> "RowGradients":
         """From ids in any order: rows of equal ids are added; ids out of range count for nothing.
 
-        Without the ``condition`` they are gradients of no rows, as after ``where`` but for its two passes over them.
+        Where the ``condition`` is False they are gradients of no rows; ``where`` would pass over the rows twice more.
         """
         inside = (ids >= 0) & (ids < num_rows)
         unique = unique_rows(jnp.where(inside, ids, -1), num_rows)
         # Those that count for nothing are dropped, not added to one filler: adding up at one place is slow on a GPU.
         kept = inside & condition
         places = jnp.where(kept, unique.positions, ids.shape[0])
-        fillers = num_rows + jnp.arange(ids.shape[0], dtype=jnp.int32)
         added = jnp.zeros_like(rows).at[places].add(rows, mode="drop")
-        made = cls(jnp.where(condition, unique.ids, fillers), added, num_rows)
+        made = cls(jnp.where(condition, unique.ids, fillers(num_rows, ids.shape[0])), added, num_rows)
         made.unsummed = jnp.where(kept, ids, num_rows).astype(jnp.int32), rows
         return made
 
+    @classmethod
+    def none(cls, table: Array) -> "RowGradients":
+        """Those of a table that a step has not used."""
+        rows = jnp.zeros((0, *table.shape[1:]), wide(table.dtype))
+        return cls(jnp.zeros(0, jnp.int32), rows, table.shape[0])
+
     @property
     def ids(self) -> Int[Array, "..."]:
-        """Of the rows."""
         return jax.random.key_data(self._ids)[..., 0].astype(jnp.int32)
 
     def where(self, condition: Bool[Array, ""]) -> "RowGradients":
-        """These, or gradients of no rows."""
-        fillers = self.num_rows + jnp.arange(self.rows.shape[0], dtype=jnp.int32)
-        return RowGradients(jnp.where(condition, self.ids, fillers), jnp.where(condition, self.rows, 0), self.num_rows)
+        """These gradients where the condition is True, else gradients of no rows."""
+        ids = jnp.where(condition, self.ids, fillers(self.num_rows, self.rows.shape[0]))
+        return RowGradients(ids, jnp.where(condition, self.rows, 0), self.num_rows)
 
     def summed(self) -> "RowGradients":
         """These, without what is ``unsummed``."""
@@ -88,7 +185,7 @@ class RowGradients:
         return f"RowGradients(slots={self.rows.shape[0]}, row_shape={self.rows.shape[1:]}, num_rows={self.num_rows})"
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], int]:
-        """Ids as keys, rows; the number of rows as structure."""
+        """Ids (as key data) and rows; the number of rows is structure."""
         key = jax.tree_util.GetAttrKey
         return ((key("ids"), self._ids), (key("rows"), self.rows)), self.num_rows
 
@@ -138,104 +235,15 @@ class Gradients:
     __radd__ = __sub__ = __rsub__ = __add__
 
 
-def _is_rows(node: Any) -> bool:
+def is_rows(node: Any) -> bool:
     return isinstance(node, RowGradients)
 
 
 def row_leaves(rows: PyTree) -> list[Any]:
     """The entries of ``Gradients.rows``."""
-    return jax.tree.leaves(rows, is_leaf=_is_rows)
+    return jax.tree.leaves(rows, is_leaf=is_rows)
 
 
 def map_rows(function: Any, *rows: PyTree) -> PyTree:
     """``jax.tree.map`` over entries of ``Gradients.rows``."""
-    return jax.tree.map(function, *rows, is_leaf=_is_rows)
-
-
-@checked
-def accumulate(
-    gradients: Sequence[Gradients] | Gradients,
-    weights: Sequence[Num[Array, ""] | float] | Num[Array, " N"] | None = None,
-) -> Gradients:
-    """Joins the gradients of micro-batches into those of one large batch: ``sum_i w_i g_i / sum_i w_i``.
-
-    Rows are concatenated, equal ids added up, and what heads have drawn becomes one draw for their samplers. A mean
-    over predictions has as its weight the number of predictions that count: ``weights=[where.sum() for each]``.
-
-    Args:
-        gradients: of each micro-batch; or one ``Gradients`` with a leading axis of micro-batches, as a ``lax.scan``
-            over them stacks it.
-        weights: of each micro-batch; None: all equal.
-
-    Returns:
-        ``Gradients``. One micro-batch that is not finite spoils them all.
-
-    Raises:
-        ValueError: without micro-batches, or with another number of weights.
-
-    Example:
-        >>> import candax as cx
-        >>> def f(table, params, ids):
-        ...     return jnp.sum(cx.rows.lookup(table, ids))
-        >>> parts = [cx.rows.value_and_grad(f)(jnp.ones((4, 1)), (), jnp.array([i]))[1] for i in (2, 0)]
-        >>> joined = cx.accumulate(parts).rows
-        >>> joined.ids.tolist(), joined.rows.ravel().tolist()
-        ([0, 2], [0.5, 0.5])
-    """
-    if isinstance(gradients, Gradients):
-        number = gradients.finite.shape[0] if gradients.finite.ndim else 0
-    else:
-        number = len(gradients)
-    if not number:
-        raise ValueError(
-            "expected the gradients of at least one micro-batch: a list of candax.Gradients, or one with a leading "
-            "axis of micro-batches as lax.scan stacks them; got neither."
-        )
-    stacked = gradients if isinstance(gradients, Gradients) else _stack(gradients)
-    share = jnp.ones(number) if weights is None else jnp.asarray(weights, jnp.float32)
-    if share.shape != (number,):
-        raise ValueError(f"expected one weight per micro-batch, {number}, got an array of shape {list(share.shape)}.")
-    total = share.sum()
-    share = share / jnp.where(total > 0, total, 1)
-
-    def mean(leaf: Array) -> Array:
-        return jnp.einsum("n,n...->...", share.astype(leaf.dtype), leaf)
-
-    finite = jnp.all(stacked.finite)
-
-    def join(entry: RowGradients | Array) -> RowGradients | Array:
-        if not isinstance(entry, RowGradients):
-            return mean(entry)
-        weighted = entry.rows * share.astype(entry.rows.dtype).reshape(-1, *[1] * (entry.rows.ndim - 1))
-        flat = weighted.reshape(-1, *entry.rows.shape[2:])
-        return RowGradients.of(entry.ids.reshape(-1), flat, entry.num_rows).where(finite)
-
-    draws = {name: [draw.joined() for draw in of_head] for name, of_head in stacked.draws.items()}
-    params = jax.tree.map(mean, stacked.params)
-    return dataclasses.replace(stacked, params=params, rows=map_rows(join, stacked.rows), draws=draws, finite=finite)
-
-
-def _stack(gradients: Sequence[Gradients]) -> Gradients:
-    """A leading axis of micro-batches; rows may be of different numbers, and are filled up."""
-
-    def stack(*leaves: Any) -> Any:
-        if not isinstance(leaves[0], RowGradients):
-            return jnp.stack(leaves)
-        slots = max(leaf.rows.shape[0] for leaf in leaves)
-        filled = [_fill(leaf, slots) for leaf in leaves]
-        return jax.tree.map(lambda *parts: jnp.stack(parts), *filled)
-
-    try:
-        return jax.tree.map(stack, *gradients, is_leaf=_is_rows)
-    except ValueError as error:
-        raise ValueError(
-            "expected the gradients of micro-batches of one shape, by one function, whose heads all draw alike; got "
-            f"gradients of different structure or shape: {error}"
-        ) from error
-
-
-def _fill(entry: RowGradients, slots: int) -> RowGradients:
-    missing = slots - entry.rows.shape[0]
-    fillers = entry.num_rows + entry.rows.shape[0] + jnp.arange(missing, dtype=jnp.int32)
-    rows = jnp.pad(entry.rows, ((0, missing), *[(0, 0)] * (entry.rows.ndim - 1)))
-    return RowGradients(jnp.concatenate([entry.ids, fillers]), rows, entry.num_rows)
+    return jax.tree.map(function, *rows, is_leaf=is_rows)

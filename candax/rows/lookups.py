@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
 from candax.checks import checked, described
-from candax.rows.rounding import wide
+from candax.rows.gradients import wide
 from candax.rows.slots import Lagging, lagging
 from candax.rows.tables import DrawCount, Table
 
@@ -46,17 +46,14 @@ class TableView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array."""
         return self.array.shape
 
     @property
     def ndim(self) -> int:
-        """Of the array."""
         return self.array.ndim
 
     @property
     def dtype(self) -> Any:
-        """Of the array."""
         return self.array.dtype
 
     def __getitem__(self, key: Any) -> Array:
@@ -66,7 +63,7 @@ class TableView:
         return self.array
 
     def tree_flatten(self) -> tuple[tuple[Array], Mark]:
-        """The array, and the mark as structure."""
+        """The array; the mark is structure."""
         return (self.array,), self.mark
 
     @classmethod
@@ -97,7 +94,7 @@ class Tape:
 
     Attributes:
         token: of this differentiation, in the marks of its tables and heads.
-        sources: the tables, to be read without a gradient; of ``dense`` ones with their gradient.
+        sources: the tables' arrays, read without a gradient; those of ``dense`` tables with their gradient.
         deltas: what is added to the rows of each lookup in turn; None while their shapes are found out.
         dense: numbers of the tables that the function also uses as whole arrays. Their lookups are plain gathers.
         originals: the table variables of the model that was copied to be differentiated.
@@ -199,18 +196,16 @@ def lookup(table: AnyTable, ids: Integer[Array | np.ndarray, "*n"]) -> Float[Arr
     report_ids(table, wanted, table.shape[0])
     if isinstance(table, Lagging):
         rows = lookup(table.table, wanted)
-        return rows if tape_of(_mark(table.table)) is not None else table.read(rows, wanted)
-    mark, array = _mark(table), _array(table)
-    tape = tape_of(mark)
-    if tape is not None:
-        assert mark is not None
-        return tape.look_up(mark.name, wanted)
+        return rows if is_differentiated(table.table) else table.read(rows, wanted)
+    if (found := _tape_of(table)) is not None:
+        tape, number = found
+        return tape.look_up(number, wanted)
     if _ACTIVE.tapes and any(table is original for original in _ACTIVE.tapes[-1].originals):
         raise ValueError(
             "expected a table of the model that the differentiated function was given, got one of the model outside "
             "it, whose gradient would be lost. Use the function's own argument: def loss_fn(model): ... model ..."
         )
-    return gather(array, wanted)
+    return gather(_array(table), wanted)
 
 
 def lookup_in(owner: Any, name: str, ids: Any) -> Float[Array, "..."]:
@@ -233,9 +228,9 @@ def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Arra
 
 
 def _read(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
-    """``gather`` where no gradient is taken of it, with one choice per number: XLA makes it anew for each use.
+    """``gather`` for rows of which no gradient is taken: what ``gather``'s drops, its own would add to the first row.
 
-    Its gradient would add up at the first row all that ``gather``'s drops.
+    It chooses once per number and ``gather`` twice; XLA repeats these choices at every use of the rows.
     """
     inside = (ids >= 0) & (ids < table.shape[0])
     rows = table.at[jnp.where(inside, ids, 0)].get(mode="promise_in_bounds")
@@ -266,13 +261,6 @@ def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:
     return ids.astype(jnp.int32)
 
 
-def tape_of(mark: Mark | None) -> Tape | None:
-    """The active tape of a mark, if there is one."""
-    if mark is None:
-        return None
-    return next((tape for tape in reversed(_ACTIVE.tapes) if tape.token == mark.token), None)
-
-
 @contextlib.contextmanager
 def checking_ids(check: Callable[[Any, Array, int], None]) -> Iterator[None]:
     """Calls ``check(of, ids, number)`` at every lookup inside, and for labels: ids must be below ``number``."""
@@ -291,25 +279,27 @@ def report_ids(of: Any, ids: Array, number: Any) -> None:
 
 def record_draw(count: DrawCount, draw: Any) -> None:
     """Tells the active tape what a head has drawn, for its sampler to follow the step."""
-    mark = _mark(count)
-    tape = tape_of(mark)
-    if tape is not None:
-        assert mark is not None
+    if (found := _tape_of(count)) is not None:
+        tape, name = found
         tape.check_trace("head.loss")
-        tape.draws.append((mark.name, draw))
+        tape.draws.append((name, draw))
 
 
-def is_differentiated(variable: Table | DrawCount) -> bool:
-    """Whether a variable belongs to a model that ``value_and_grad`` is differentiating now."""
-    return tape_of(_mark(variable)) is not None
+def is_differentiated(table: Any) -> bool:
+    """Whether a table belongs to what ``value_and_grad`` is differentiating now."""
+    return _tape_of(table) is not None
 
 
-def _mark(table: Any) -> Mark | None:
-    if isinstance(table, TableView):
-        return table.mark
-    if isinstance(table, Table | DrawCount):
-        return table.get_metadata(MARK, None)
-    return None
+def _tape_of(marked: Any) -> tuple[Tape, Any] | None:
+    """The active tape of a table or a head's count, if there is one, and the name that the mark gives it there."""
+    mark: Mark | None = None
+    if isinstance(marked, TableView):
+        mark = marked.mark
+    elif isinstance(marked, Table | DrawCount):
+        mark = marked.get_metadata(MARK, None)
+    if mark is None:
+        return None
+    return next(((tape, mark.name) for tape in reversed(_ACTIVE.tapes) if tape.token == mark.token), None)
 
 
 def _array(table: AnyTable) -> Array:

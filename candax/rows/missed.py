@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from candax.rows.gradients import beside
+
 Rate: TypeAlias = float | Callable[[Any], Any]
 
-# How much of a missed path interpolation may lose, for rows last updated at so early a step, and for later ones. (Half
-# of what is promised: rounding takes its part.)
+# Pairs (step, bound): of rows last updated at this step or later, interpolation may lose at most this share of a missed
+# path. (Half of what is promised, as rounding loses some too.)
 _BOUNDS = ((1, 5e-4), (30, 5e-6))
 _MOST_NODES = 12
-# Of the path, what the steps beyond the window would add.
+# The share of a path that the steps beyond the window would add.
 _TAIL = 1e-6
 
 
@@ -40,7 +42,7 @@ class ExactState(NamedTuple):
     decayed: Float[Array, " rows"] | None
 
     def grown(self, rows: int) -> "ExactState":
-        """With rows added at the end that begin now."""
+        """The state after rows were added at the end, which have missed no step."""
 
         def longer(leaf: Array, value: Any) -> Array:
             return jnp.concatenate([leaf, jnp.full((rows - len(leaf), *leaf.shape[1:]), value, leaf.dtype)])
@@ -159,7 +161,7 @@ def _log_scale(early: Any, b2: float, number: Any) -> Any:
 
 
 def _polynomials(places: Any, number: int) -> list[Any]:
-    """Chebyshev's, at places from -1 to 1."""
+    """The first ``number`` Chebyshev polynomials at places from -1 to 1."""
     found = [places * 0 + 1, places]
     while len(found) < number:
         found.append(2 * places * found[-1] - found[-2])
@@ -219,11 +221,6 @@ def window_of(decay: float) -> int:
     return math.ceil(math.log(_TAIL) / math.log(decay))
 
 
-def beside(of_each: Array, rows: Array) -> Array:
-    """To be multiplied with rows."""
-    return of_each.reshape(-1, *[1] * (rows.ndim - 1))
-
-
 def power(base: float, exponent: Array) -> Array:
     return jnp.exp(exponent * math.log(base))
 
@@ -233,6 +230,6 @@ def one_minus_power(base: float, exponent: Array) -> Array:
 
 
 def _add(pair: Array, more: Array) -> Array:
-    """A sum and what rounding takes from it, after adding one number more."""
+    """Adds a number to a pair of a sum and what rounding took from it (Kahan)."""
     total = pair[0] + more
     return jnp.stack([total, pair[1] + ((pair[0] - total) + more)])

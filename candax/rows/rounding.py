@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from candax.base import KeyArray
@@ -19,23 +18,6 @@ from candax.base import KeyArray
 Rounding: TypeAlias = Literal["nearest", "stochastic"]
 
 _BITS = 16  # of float32 that bfloat16 does not have
-
-
-def check_rounding(rounding: Rounding) -> None:
-    """Raises ValueError for another word."""
-    if rounding not in ("nearest", "stochastic"):
-        raise ValueError(f'expected rounding "nearest" or "stochastic", got {rounding!r}.')
-
-
-def wide(dtype: DTypeLike) -> jnp.dtype:
-    """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> wide(jnp.bfloat16)
-        dtype('float32')
-    """
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def stochastic_round(

@@ -10,10 +10,9 @@ from jaxtyping import Array, Int
 from candax.base import State
 from candax.checks import checked
 from candax.rows.by_rows import Rowwise
-from candax.rows.placement import placement_of
-from candax.rows.tables import Table
+from candax.rows.tables import Table, placement_of
 
-# Of the attribute that holds the slots of a table, after the name of the table's own.
+# A table's attribute and this make the name of the attribute that holds the table's slots.
 SUFFIX = "_slots"
 _RULE = "rule"
 
@@ -23,7 +22,7 @@ class Slots(nnx.Variable):
 
 
 class Lagging:
-    """A table whose rows an exact optimizer has not all brought up to date: they are as they are read.
+    """A table of whose rows an exact optimizer has left some behind: they are brought up to date when they are read.
 
     Attributes:
         table: an array or a ``Table``.
@@ -39,15 +38,14 @@ class Lagging:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the table."""
         return self.table.shape
 
     def read(self, rows: Array, ids: Int[Array, "..."]) -> Array:
-        """Rows that were read, as they should be now."""
+        """Brings rows that were read from the table up to date."""
         return self.rule.read(self.state, rows, ids)
 
     def whole(self) -> Array:
-        """All rows as they should be now."""
+        """All rows, up to date."""
         return self.rule.settle(self.state, self.table[...], _is_spread(self.table))[1]
 
 
@@ -117,7 +115,7 @@ def settle(model: nnx.Module, *, donate: bool = False) -> None:
 
 
 def _settle(model: nnx.Module, chosen: set[int] | None, donate: bool) -> set[int]:
-    """Settles all tables, or those of some ids; the ids of their slots."""
+    """Settles all tables, or those whose ``id`` is chosen; returns the ``id`` of their slots."""
     done: set[int] = set()
     for _, owner in nnx.iter_graph(model):
         for name, slots in list(_attributes(owner)):
@@ -142,7 +140,7 @@ _settled_in_place = jax.jit(_settle_table, static_argnums=(0, 1), donate_argnums
 
 
 def _is_spread(table: Any) -> bool:
-    """Over several devices: a block of rows would be fetched from one of them."""
+    """Whether rows lie over several devices: a block of them would be fetched from one device."""
     place = placement_of(table)
     return place is not None and place.mesh is not None
 

@@ -1,17 +1,23 @@
-"""Tables: parameters that are read and trained by rows."""
+"""Tables, parameters that are read and trained by rows; and where their rows lie.
+
+Over a mesh they lie in shards of consecutive ids, dealt to the devices of one of its axes.
+"""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 from candax.base import KeyArray
+from candax.checks import checked
 
-# Initial values are drawn at once up to so many of them, and beyond in about so many parts.
+# Up to this many initial values are drawn at once, more of them in about this many parts.
 _AT_ONCE, _PARTS = 1 << 24, 128
 
 
@@ -36,9 +42,9 @@ class DrawCount(nnx.Variable):
 def normal_table(
     key: KeyArray, shape: tuple[int, int], deviation: float, dtype: np.dtype
 ) -> Float[Array, "num_rows dim"]:
-    """Normal numbers, of large tables some columns at a time: bits and their transforms take several times the memory.
+    """Normal numbers. Random bits and their transforms take several times the memory of what is made of them.
 
-    By columns and not by rows, for rows may be sharded over devices.
+    So a large table is drawn in parts: some columns at a time, as its rows may be sharded over devices.
     """
     num_rows, dim = shape
 
@@ -53,3 +59,141 @@ def normal_table(
         return lax.dynamic_update_slice(table, draw(jax.random.fold_in(key, part), width), (0, part * width))
 
     return lax.fori_loop(0, dim // width, body, jnp.zeros(shape, dtype))
+
+
+class Placement(NamedTuple):
+    """How the rows of a table are divided.
+
+    Attributes:
+        num_shards: runs of equally many rows; the table is padded to a multiple of it.
+        mesh: of automatic axes; None: all rows are on one device.
+        axis: of the mesh, over which rows lie; arrays of predictions may lie over its other axes.
+    """
+
+    num_shards: int
+    mesh: Mesh | None
+    axis: str
+
+    def padded(self, number: int) -> int:
+        """Rows of a table for a number of classes, padding included."""
+        return -(-number // self.num_shards) * self.num_shards
+
+    def over(self, dimension: int = 0) -> NamedSharding:
+        """The sharding of an array that has one dimension over the devices of the axis."""
+        assert self.mesh is not None
+        return NamedSharding(self.mesh, PartitionSpec(*[None] * dimension, self.axis))
+
+    def place(self, array: Array) -> Array:
+        """Pads the rows of an array, and deals them to the devices."""
+        padding = self.padded(array.shape[0]) - array.shape[0]
+        if padding:
+            array = jnp.pad(array, ((0, padding), *[(0, 0)] * (array.ndim - 1)))
+        if isinstance(array, jax.core.Tracer):
+            return self.spread(array, 0)
+        if self.mesh is None:
+            return array
+        return jax.device_put(array, self.over())
+
+    def spread(self, array: Array, dimension: int) -> Array:
+        """Inside ``jit``: lets each device compute its part along a dimension."""
+        return array if self.mesh is None else jax.lax.with_sharding_constraint(array, self.over(dimension))
+
+
+def placement(mesh: Mesh | None, axis: str, num_shards: int | None, num_classes: int) -> Placement | None:
+    """From the arguments of a head or an embedding; None where all is on one device and in one shard.
+
+    Raises:
+        ValueError: for arguments that do not fit each other.
+    """
+    if mesh is None and num_shards is None:
+        return None
+    if mesh is not None and axis not in mesh.axis_names:
+        raise ValueError(
+            f"expected a mesh with an axis {axis!r}, over which class rows lie, got the axes {mesh.axis_names}: name "
+            "it with axis=."
+        )
+    if mesh is not None and any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            f"expected a mesh whose axes are of the type Auto, got {mesh.axis_types}: make it by jax.make_mesh(shape, "
+            "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
+        )
+    devices = 1 if mesh is None else mesh.shape[axis]
+    number = devices if num_shards is None else num_shards
+    if number < 1 or number % devices:
+        raise ValueError(
+            f"expected num_shards to be a multiple of the {devices} devices of the axis {axis!r}, got {number}."
+        )
+    if number > num_classes:
+        raise ValueError(
+            f"expected at least one class per shard, got {num_classes} classes for {number} shards: use fewer shards, "
+            "or fewer devices on that axis."
+        )
+    return Placement(number, mesh, axis)
+
+
+def table_of(values: Array, where: Placement | None) -> Table:
+    """A table of these rows, placed where ``where`` says."""
+    return Table(values) if where is None else Table(where.place(values), placement=where)
+
+
+@checked
+def shard(node: nnx.Module, mesh: Mesh | None = None, *, axis: str = "classes", num_shards: int | None = None) -> None:
+    """Deals the rows of all tables of a module to the devices of a mesh, in place; those that are placed stay.
+
+    For encoders that take no ``mesh=`` themselves. Call it before the optimizer is made.
+
+    Args:
+        node: a module with tables anywhere in it.
+        mesh: devices.
+        axis: of the mesh, over which rows lie.
+        num_shards: see ``cx.Head``.
+
+    Example:
+        >>> import jax, candax as cx
+        >>> from flax import nnx
+        >>> encoder = cx.models.SparseMLP(500, 16, rngs=nnx.Rngs(0))
+        >>> mesh = jax.make_mesh((1,), ("classes",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> cx.rows.shard(encoder, mesh)
+    """
+    for _, table in nnx.iter_graph(node):
+        if isinstance(table, Table) and placement_of(table) is None:
+            where = placement(mesh, axis, num_shards, table.shape[0])
+            if where is not None:
+                table.set_value(where.place(table[...]))
+                table.set_metadata("placement", where)
+
+
+def placement_of(table: Any) -> Placement | None:
+    """Where the rows of a table lie; None where they are not placed, and for anything but a table."""
+    return table.get_metadata("placement", None) if isinstance(table, Table) else None
+
+
+@checked
+def replicate(mesh: Mesh, *nodes: nnx.Pytree) -> None:
+    """Copies every variable that is on one device to all devices of a mesh, in place; those that are placed stay.
+
+    Call it once with model and optimizer, before the first step: without it the first two steps are compiled anew, as
+    their arrays come from other places.
+
+    Args:
+        mesh: that of the tables.
+        nodes: modules and optimizers.
+
+    Example:
+        >>> import jax, optax, candax as cx
+        >>> from flax import nnx
+        >>> auto = jax.sharding.AxisType.Auto
+        >>> mesh = jax.make_mesh((1, 1), ("data", "classes"), axis_types=(auto, auto))
+        >>> head = cx.Head(100, 8, sampler=cx.samplers.uniform(16), mesh=mesh, rngs=nnx.Rngs(0))
+        >>> optimizer = cx.Optimizer(head, optax.adam(1e-3))
+        >>> cx.rows.replicate(mesh, head, optimizer)
+    """
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def put(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or isinstance(leaf.sharding, NamedSharding):
+            return leaf
+        return jax.device_put(leaf, everywhere)
+
+    for node in nodes:
+        nnx.update(node, jax.tree.map(put, nnx.state(node)))

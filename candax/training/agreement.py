@@ -11,21 +11,11 @@ _NONE, _BATCH, _ERROR = 0, 1, 2
 _STOPS = (None, "callback", "patience")
 
 
-def next_batch(item: Any, done: int) -> Any:
-    """The item, a batch, or None where there is no other; every process must have the same.
+def check_batch(item: Any, done: int) -> None:
+    """Raises ValueError in all processes where some have a batch and others have none, or their shapes differ.
 
-    Raises:
-        Exception: the item, where it is one: what went wrong with this batch.
-        ValueError: in all processes, where some have a batch and others have none, or their shapes differ.
+    ``item`` is a batch, None where there is no other, or an exception: what went wrong with it.
     """
-    if jax.process_count() > 1:
-        _check(item, done)
-    if isinstance(item, Exception):
-        raise item
-    return item
-
-
-def _check(item: Any, done: int) -> None:
     kind = _NONE if item is None else _ERROR if isinstance(item, Exception) else _BATCH
     shapes = str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0].batch)) if kind == _BATCH else ""
     kinds, sums = _gathered([kind, zlib.crc32(shapes.encode())]).T
@@ -67,5 +57,5 @@ def of_first(found: dict[str, float]) -> dict[str, float]:
 
 
 def _gathered(mine: list[Any]) -> np.ndarray:
-    """Of every process its row of numbers."""
+    """One row of numbers for each process."""
     return np.asarray(multihost_utils.process_allgather(np.array(mine, np.uint32)))

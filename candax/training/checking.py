@@ -5,14 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
-from candax.checks import checked
+from candax.checks import check_ids, checked
 from candax.models.head import Head
+from candax.rows.differentiate import name_of
 from candax.rows.lookups import checking_ids
-from candax.rows.modules import name_of
 from candax.rows.tables import Table
 
 
@@ -76,21 +75,3 @@ def has_nan(model: nnx.Module) -> bool:
 @jax.jit
 def _any_nan(weights: list[Array]) -> Array:
     return jnp.any(jnp.array([jnp.isnan(of).any() for of in weights]))
-
-
-def check_ids(ids: Any, number: Any, what: str) -> None:
-    """Raises ValueError for ids that are no integers, below -1 or from ``number`` on."""
-    ids = np.asarray(ids)
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(
-            f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot arrays become ids by "
-            "np.argmax(array, axis=-1)."
-        )
-    if not ids.size:
-        return
-    low, high = int(ids.min()), int(ids.max())
-    if low < -1 or high >= number:
-        raise ValueError(
-            f"expected {what} in 0 ... {number - 1} (-1: none), got {low if low < -1 else high}. Check the data, or "
-            "the sizes given to the model."
-        )

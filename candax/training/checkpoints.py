@@ -18,14 +18,14 @@ from jaxtyping import PyTree
 from candax.checks import checked
 from candax.files import naming
 from candax.models.head import Head
-from candax.rows.modules import name_of
+from candax.rows.differentiate import name_of
 from candax.training import agreement
 from candax.training.digests import digests
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
-# Of what is written below; a checkpoint of a newer one is refused.
+# The version of what is written below; checkpoints of a newer one are refused.
 VERSION = 1
 # What reading missing or damaged files raises; other errors (no memory, no permission) are not of the checkpoint.
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)
@@ -309,7 +309,10 @@ def _describe(shape: Any) -> str:
 
 def _heads(model: nnx.Module) -> dict[str, Any]:
     """For each head its sizes and the names of its arrays in a checkpoint."""
-    names = {id(variable): f"{_MODEL}/{'/'.join(map(str, path))}" for path, variable in _variables(model)}
+    variables = dict(nnx.iter_graph(model))
+    # The paths under which ``nnx.state`` has them.
+    paths = [path for path, _ in nnx.to_flat_state(nnx.state(model))]
+    names = {id(variables[path]): f"{_MODEL}/{'/'.join(map(str, path))}" for path in paths}
     return {
         name_of(path) or "head": {
             "num_classes": head.num_classes,
@@ -320,9 +323,3 @@ def _heads(model: nnx.Module) -> dict[str, Any]:
         for path, head in nnx.iter_graph(model)
         if isinstance(head, Head)
     }
-
-
-def _variables(model: nnx.Module) -> list[tuple[tuple[Any, ...], nnx.Variable]]:
-    """Variables by the paths under which ``nnx.state`` has them."""
-    found = dict(nnx.iter_graph(model))
-    return [(path, found[path]) for path, _ in nnx.to_flat_state(nnx.state(model))]

@@ -35,7 +35,7 @@ def digests(arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def _digests(array: Array) -> list[Array]:
-    """Of blocks of rows where they all lie on one device: on a CPU, XLA makes an array of what it adds up."""
+    """Digests of blocks of rows where one device holds all: on a CPU, XLA stores the numbers that it adds up."""
     rows = array.shape[0] if array.ndim > 1 and len(array.devices()) == 1 else 1
     size = max(1, _ELEMENTS * rows // max(1, array.size))
     if rows <= size:

@@ -48,7 +48,7 @@ class Fed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The batch's place, for messages."""
         return f"batch {self.at} of epoch {self.epoch}"
 
     @property
@@ -73,11 +73,6 @@ class Feed:
     """
 
     def __init__(self, batches: Iterable[Any] | BatchSource, num_epochs: int | None, positions: bool = True) -> None:
-        if not isinstance(batches, BatchSource | Iterable):
-            raise ValueError(
-                f"expected batches to be iterable, or to have batches_per_epoch, identity and [epoch, index], got "
-                f"{type(batches).__name__}."
-            )
         self.batches = batches
         self.num_epochs = num_epochs
         self._positions = positions
@@ -105,7 +100,8 @@ class Feed:
                 )
             rest = itertools.islice(self.batches, position["index"], None)
             return self._of_iterable(position["epoch"], position["index"], None, rest)
-        if position["state"] is not None and _has_position(self.batches):
+        known = position["state"] is not None
+        if known and (_has_state_dict(self.batches) or hasattr(iter(self.batches), "set_state")):
             return self._of_iterable(position["epoch"], position["index"], position["state"])
         if not skip:
             raise ValueError(
@@ -115,7 +111,7 @@ class Feed:
                 "Or pass skip=True: the first batches are then taken and thrown away, which is right where the "
                 "iterable gives the same batches in the same order each time."
             )
-        return self._skipping(step)
+        return itertools.islice(self._of_iterable(0, 0, None), step, None)
 
     def _of_source(self, source: BatchSource, position: dict[str, Any]) -> Iterator[Fed]:
         epoch, index = position["epoch"], position["index"]
@@ -124,11 +120,6 @@ class Feed:
             for at in range(index, number):
                 yield Fed(source[epoch, at], epoch, at, at == number - 1, None)
             epoch, index = epoch + 1, 0
-
-    def _skipping(self, step: int) -> Iterator[Fed]:
-        for number, fed in enumerate(self._of_iterable(0, 0, None)):
-            if number >= step:
-                yield fed
 
     def _of_iterable(self, epoch: int, index: int, state: Any, rest: Iterator[Any] | None = None) -> Iterator[Fed]:
         assert not isinstance(self.batches, BatchSource)
@@ -169,10 +160,6 @@ class Feed:
 
 def _has_state_dict(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-
-
-def _has_position(loader: Any) -> bool:
-    return _has_state_dict(loader) or hasattr(iter(loader), "set_state")
 
 
 def _encoded(state: Any) -> Any:

@@ -1,8 +1,11 @@
 """The training loop: batches in, progress bar, metrics and checkpoints out; a killed run resumes to the same result."""
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -11,14 +14,19 @@ from flax import nnx
 from candax.checks import checked
 from candax.data import prefetch
 from candax.training import agreement
-from candax.training.clock import Bar, Clock
 from candax.training.feed import BatchSource, Feed, ready
-from candax.training.metrics_log import MetricsLog
+from candax.training.metrics_log import Bar, Clock, MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.run import Callback, Fitted, Run
-from candax.training.stopping import Interrupted, Signals
 from candax.training.trainer import LossFunction
 from candax.training.validation import Validation
+
+# Signals that ask a run to stop: it finishes its step, writes, and says how to go on.
+_ASKING = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that was asked to stop (Ctrl-C, SIGTERM) and has written all it needs to go on."""
 
 
 @checked
@@ -105,7 +113,8 @@ def fit(
         >>> cx.training.fit(model, cx.Optimizer(model, optax.adam(1e-2)), batches, num_epochs=2, progress=False).step
         6
     """
-    _check_options(model, optimizer, num_steps, num_epochs, log_every, checkpoint_every, accumulate)
+    _check_at_least(0, num_steps=num_steps, num_epochs=num_epochs)
+    _check_at_least(1, log_every=log_every, checkpoint_every=checkpoint_every, accumulate=accumulate)
     if num_steps is None and num_epochs is None:
         num_epochs = 1
     feed = Feed(batches, num_epochs, positions=folder is not None)
@@ -126,14 +135,17 @@ def fit(
             return run.result()
         placed = prefetch(ready(feed.start(start, position, skip), run.check, run.trainer.place))
         source = stack.enter_context(contextlib.closing(placed))
-        signals = stack.enter_context(Signals())
+        signals = stack.enter_context(_Signals())
         if on_start is not None:
             on_start()
         stack.callback(run.trainer.synchronise)
         while run.stopped is None and (num_steps is None or run.done < num_steps):
             item = next(source, None)
             with run.saved_on_error():
-                item = agreement.next_batch(item, run.done)
+                if jax.process_count() > 1:
+                    agreement.check_batch(item, run.done)
+                if isinstance(item, Exception):
+                    raise item
             if item is None:
                 break
             fed, batch = item
@@ -163,25 +175,10 @@ def fit(
     return run.result()
 
 
-def _check_options(
-    model: Any,
-    optimizer: Any,
-    num_steps: int | None,
-    num_epochs: int | None,
-    log_every: int,
-    checkpoint_every: int | None,
-    accumulate: int,
-) -> None:
-    if not isinstance(model, nnx.Module) or not isinstance(optimizer, Optimizer):
-        raise ValueError(
-            f"expected an nnx.Module and a candax.Optimizer of it, got {type(model).__name__} and "
-            f"{type(optimizer).__name__}."
-        )
-    atleast = {"num_steps": (num_steps, 0), "num_epochs": (num_epochs, 0), "log_every": (log_every, 1)}
-    atleast |= {"checkpoint_every": (checkpoint_every, 1), "accumulate": (accumulate, 1)}
-    for name, (value, least) in atleast.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"expected {name} to be an integer >= {least}, got {value!r}.")
+def _check_at_least(least: int, **numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"expected {name} to be an integer >= {least}, got {number!r}.")
 
 
 def _total(batches: Any, num_steps: int | None, num_epochs: int | None) -> int | None:
@@ -203,3 +200,38 @@ def _how_to_go_on(asked: str, done: int, folder: str | Path | None) -> str:
     if folder is None:
         return f"stopped by {asked} after step {done}. Nothing was saved: fit was given no folder."
     return f"stopped by {asked} after step {done} and saved in {folder}. Call fit with the same folder again to go on."
+
+
+class _Signals:
+    """Within ``with``, the first Ctrl-C or SIGTERM is only noted; a second one of its kind acts as usual.
+
+    Attributes:
+        asked: the first signal's name.
+        obeyed: set it where the signal was acted on; else it is sent again at the end.
+    """
+
+    def __init__(self) -> None:
+        self.asked: str | None = None
+        self.obeyed = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        # Python allows handlers in the main thread alone; elsewhere signals are the caller's.
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in _ASKING}
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for number in list(self._before):
+            self._restore(number)
+        if self.asked is not None and not self.obeyed and error is None:
+            # It came too late to stop this run; what follows it must stop all the same.
+            signal.raise_signal(signal.Signals[self.asked])
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = self.asked or signal.Signals(number).name
+        self._restore(number)
+
+    def _restore(self, number: int) -> None:
+        if number in self._before:
+            signal.signal(number, self._before.pop(number))

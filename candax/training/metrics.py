@@ -55,14 +55,9 @@ def ranking_metrics(
             f"expected labels of shape (examples of top_ids, classes of inverse_propensity) = "
             f"{(len(top_ids), len(inverse_propensity))}, got {labels.shape}."
         )
-    if not all(1 <= k <= top_ids.shape[1] for k in ks):
-        raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
-    labels = nonzero_pattern(labels)
-    num_labels = np.diff(labels.indptr)
+    labels, num_labels, hits = _judged(top_ids, labels, ks)
     labelled = num_labels > 0
     num_examples = float(labelled.sum())
-
-    hits = _hits(top_ids, labels)
     weights = np.where(hits, inverse_propensity[np.maximum(top_ids, 0)], 0.0)
     metrics: dict[str, float] = {}
     for k in ks:
@@ -108,13 +103,9 @@ def retrieval_metrics(
     """
     if labels.shape[0] != len(top_ids):
         raise ValueError(f"expected labels of the {len(top_ids)} examples of top_ids, got {labels.shape[0]}.")
-    if not all(1 <= k <= top_ids.shape[1] for k in ks):
-        raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
-    labels = nonzero_pattern(labels)
-    num_labels = np.diff(labels.indptr)
+    labels, num_labels, hits = _judged(top_ids, labels, ks)
     labelled = num_labels > 0
     num_examples = float(labelled.sum())
-    hits = _hits(top_ids, labels)
     metrics: dict[str, float] = {}
     for k in ks:
         shares = hits[labelled, :k].sum(axis=1) / num_labels[labelled]
@@ -174,11 +165,16 @@ def nonzero_pattern(labels: csr_array) -> csr_array:
     return labels
 
 
-def _hits(top_ids: Integer[np.ndarray, "N K"], labels: csr_array) -> Bool[np.ndarray, "N K"]:
-    """Which predictions are labels."""
+def _judged(
+    top_ids: Integer[np.ndarray, "N K"], labels: csr_array, ks: tuple[int, ...]
+) -> tuple[csr_array, Integer[np.ndarray, " N"], Bool[np.ndarray, "N K"]]:
+    """The labels, how many each example has, and which predictions are labels."""
+    if not all(1 <= k <= top_ids.shape[1] for k in ks):
+        raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
+    labels = nonzero_pattern(labels)
     rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
     found = np.asarray(labels[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape)
-    return found.astype(bool) & (top_ids >= 0)
+    return labels, np.diff(labels.indptr), found.astype(bool) & (top_ids >= 0)
 
 
 def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, " N"], k: int) -> Float[np.ndarray, " N"]:

@@ -15,17 +15,16 @@ from candax.checks import checked
 from candax.models.head import Head
 from candax.rows.adding import Adding, can_add
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
+from candax.rows.differentiate import name_of
 from candax.rows.draws import join
 from candax.rows.exact import Exact
-from candax.rows.gradients import Gradients, RowGradients, map_rows
+from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
 from candax.rows.lookups import all_finite
-from candax.rows.modules import name_of
-from candax.rows.placement import Placement, placement_of
-from candax.rows.rounding import Rounding, wide
+from candax.rows.rounding import Rounding
 from candax.rows.slots import SUFFIX, Slots, attach, detach
-from candax.rows.tables import Table
+from candax.rows.tables import Placement, Table, placement_of
 
-# Of a variable within a model.
+# The path of a variable within a model.
 Path: TypeAlias = tuple[Any, ...]
 
 
@@ -105,7 +104,7 @@ class Optimizer(nnx.Pytree):
         state = self.by_rows[path].init(table[...])
         if (place := placement_of(table)) is None or not isinstance(table[...], jax.core.Tracer):
             return state
-        return jax.tree.map(lambda leaf: _like_rows(leaf, table.shape[0], place), state)
+        return _placed(state, table.shape[0], place)
 
     def update(self, model: nnx.Module, grads: Any) -> None:
         """Updates the model, its heads' samplers and the state of this optimizer in place.
@@ -129,7 +128,8 @@ class Optimizer(nnx.Pytree):
         else:
             norm = grads.norm()
             ok = grads.finite & jnp.isfinite(norm)
-            grads = dataclasses.replace(grads, rows=map_rows(_summed, grads.rows))
+            summed = map_rows(lambda of: of.summed() if isinstance(of, RowGradients) else of, grads.rows)
+            grads = dataclasses.replace(grads, rows=summed)
         if self.clip_norm is not None:
             grads = grads * jnp.where(norm > self.clip_norm, self.clip_norm / jnp.where(norm > 0, norm, 1), 1.0)
 
@@ -151,9 +151,10 @@ class Optimizer(nnx.Pytree):
         """Whether the gradients of all tables may be added as they came, see ``adding_sgd``."""
         named = {name_of(path): table for path, table in tables.items()}
         return (
-            self.clip_norm is None
+            isinstance(self.by_rows.tx, Adding)
+            and self.clip_norm is None
             and all(placement_of(table) is None for table in tables.values())
-            and all(can_add(of, self.by_rows.tx, named[name][...]) for name, of in rows.items())
+            and all(can_add(of, named[name][...]) for name, of in rows.items())
         )
 
     def _update_tables(
@@ -169,13 +170,14 @@ class Optimizer(nnx.Pytree):
             if name not in rows:
                 if not self.exact:
                     continue
-                rows = {**rows, name: _no_rows(table[...])}  # a step has passed nevertheless
+                rows = {**rows, name: RowGradients.none(table[...])}  # a step has passed nevertheless
             by_rows = self.by_rows[path]
             _check_size(name, by_rows, table, states[name])
             of_table = jax.random.fold_in(key, number)
             done = by_rows.update(rows[name], states[name], table[...], key=of_table, write=ok)
             if (place := placement_of(table)) is not None:
-                done = _in_place(done, place)
+                new_table, state = _placed((done.table, done.state), table.shape[0], place)
+                done = done._replace(table=new_table, state=state)
             table.set_value(done.table)
             states[name] = done.state
             updated[name] = done
@@ -187,19 +189,20 @@ class Optimizer(nnx.Pytree):
 
     def grow(self, model: nnx.Module) -> None:
         """Gives rows that ``head.grow`` has added their optimizer state; all others keep theirs. On the host."""
+        tables, slots = self._split(model)[1], self._slots(model)
 
         def grown(new: Array, old: Array) -> Array:
             return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
 
-        new = {name_of(path): self.by_rows[path].init(table[...]) for path, table in self._split(model)[1].items()}
         if not self.exact:
+            new = {name_of(path): self.by_rows[path].init(table[...]) for path, table in tables.items()}
             self.table_states.set_value(jax.tree.map(grown, new, self.table_states.get_value()))
-        for path, table in self._split(model)[1].items() if self.exact else ():
-            slots = self._slots(model)[name_of(path)]
-            slots.set_value(slots.get_value().grown(table.shape[0]))
+        for path, table in tables.items() if self.exact else ():
+            of_table = slots[name_of(path)]
+            of_table.set_value(of_table.get_value().grown(table.shape[0]))
 
     def _slots(self, model: nnx.Module) -> dict[str, Slots]:
-        """Of each table, by its name, what an exact optimizer has put beside it."""
+        """What an exact optimizer has put beside each table, by the table's name."""
         if not self.exact:
             return {}
         variables = dict(nnx.iter_graph(model))
@@ -250,7 +253,7 @@ class Optimizer(nnx.Pytree):
 
 
 class _ByRows:
-    """The row-sparse optimizer of each table: the transformation of everything, all else being stand-ins."""
+    """The row-sparse optimizer of each table: the whole transformation, with stand-ins for all but this table."""
 
     def __init__(
         self, tx: optax.GradientTransformation, params: PyTree, tables: dict[Path, Table], rounding: Rounding
@@ -278,7 +281,7 @@ class _ByRows:
         return hash(self._key[1:3])
 
 
-# Slots carry it: those of two optimizers made alike are to find what was compiled for the first.
+# One object for all optimizers made alike: slots carry it, and equal slots find what was compiled for one another.
 @functools.lru_cache(maxsize=64)
 def _exact(tx: Exact, rounding: Rounding) -> Rowwise:
     return rowwise(tx, rounding=rounding)
@@ -302,23 +305,9 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
     return (Adding if isinstance(tx, Adding) else optax.GradientTransformation)(init, update)
 
 
-def _summed(grads: RowGradients | Array) -> RowGradients | Array:
-    return grads.summed() if isinstance(grads, RowGradients) else grads
-
-
-def _no_rows(table: Array) -> RowGradients:
-    return RowGradients(jnp.zeros(0, jnp.int32), jnp.zeros((0, *table.shape[1:]), wide(table.dtype)), table.shape[0])
-
-
-def _in_place(done: RowUpdate, place: Placement) -> RowUpdate:
-    """Rows of the table and of its state lie where they lay: XLA might choose another place for its results."""
-    rows = done.table.shape[0]
-    state = jax.tree.map(lambda leaf: _like_rows(leaf, rows, place), done.state)
-    return done._replace(table=place.spread(done.table, 0), state=state)
-
-
-def _like_rows(leaf: Array, rows: int, place: Placement) -> Array:
-    return place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf
+def _placed(arrays: PyTree, rows: int, place: Placement) -> PyTree:
+    """Those of so many rows on the devices of the table's rows; XLA might choose others for its results."""
+    return jax.tree.map(lambda leaf: place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf, arrays)
 
 
 def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> None:
@@ -346,7 +335,7 @@ def follow(
         assert state is not None
         classes = head.classes()
         if rows is None:
-            ids, new = classes.num_classes + jnp.arange(1, dtype=jnp.int32), jnp.zeros((1, classes.vectors.shape[1]))
+            ids, new = fillers(classes.num_classes, 1), jnp.zeros((1, classes.vectors.shape[1]))
         else:
             ids, new = rows.ids, rows.rows
         key, query = _query(head, classes, draws, ok)
@@ -354,7 +343,7 @@ def follow(
 
 
 def _query(head: Head, classes: Classes, draws: Any, ok: Bool[Array, ""]) -> tuple[Array, Query]:
-    """What a head has drawn for; where it has not, or nothing is ``ok``, predictions that do not count."""
+    """The query of a head's draws; without draws, or where not ``ok``, one of predictions that do not count."""
     if draws is None:
         nothing = jnp.zeros((1, classes.vectors.shape[1])), jnp.full((1, 1), -1, jnp.int32)
         return head.step_key(), Query(*nothing, classes)

@@ -12,12 +12,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from candax.checks import check_ids
 from candax.training import agreement
-from candax.training.checking import check, check_ids, has_nan
+from candax.training.checking import check, has_nan
 from candax.training.checkpoints import Checkpoints
-from candax.training.clock import Bar, Clock
 from candax.training.feed import Fed, field, size_of
-from candax.training.metrics_log import MetricsLog
+from candax.training.metrics_log import Bar, Clock, MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.trainer import WEIGHT, LossFunction, Trainer, head_of, loss_of_labels, parts_of
 from candax.training.validation import Validation
@@ -83,7 +83,7 @@ class Run:
         self._shapes: set[Any] = set()
 
     def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
-        """The folders of checkpoints."""
+        """Opens the folders of checkpoints."""
         self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
         if self.validation is not None and self.validation.best is not None:
             # Two, for a run that is killed while it saves a better one.
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def position(self) -> dict[str, Any] | None:
-        """Of the batches, after the last one used."""
+        """Where the batches go on after the last one used."""
         return self._restored if self._last is None else self._last.position
 
     def is_over(self, num_steps: int | None, num_epochs: int | None, position: dict[str, Any] | None) -> bool:
@@ -122,7 +122,7 @@ class Run:
         return position["epoch"] + (after_last and position["state"] is not None) >= num_epochs
 
     def check(self, fed: Fed) -> None:
-        """Labels, where it is known what they are; ValueError."""
+        """Raises ValueError for labels out of range, where it is known what the labels are."""
         if self.loss_fn is not loss_of_labels:
             return
         labels = np.asarray(parts_of(fed.batch)[1])
@@ -133,7 +133,7 @@ class Run:
 
     @contextlib.contextmanager
     def saved_on_error(self) -> Iterator[None]:
-        """What the user's own functions raise loses nothing; a loss that is not finite is not saved."""
+        """Saves the run where a function of the user's raises, but not where a loss is not finite."""
         try:
             yield
         except FloatingPointError:
@@ -166,7 +166,7 @@ class Run:
                 self._look()
 
     def _look(self) -> None:
-        """Looks at the oldest loss that nobody has looked at."""
+        """Raises where the oldest loss not looked at so far is not finite."""
         fed, loss = self._unread.popleft()
         value = float(loss)
         if math.isfinite(value):
@@ -231,7 +231,7 @@ class Run:
         self._records.append(record)
 
     def call_back(self) -> Exception | None:
-        """Gives the records of this step to the callback; what it raised."""
+        """Gives the records of this step to the callback, and returns what it raised."""
         records, self._records = self._records, []
         if self.callback is None or not records:
             return None

@@ -13,18 +13,17 @@ from jaxtyping import Array, PyTree
 
 from candax.models.head import Head, Refreshes
 from candax.models.predictions import predictions
-from candax.rows.gradients import accumulate as join
-from candax.rows.modules import value_and_grad
-from candax.rows.placement import replicate
+from candax.rows.accumulate import accumulate as join
+from candax.rows.differentiate import value_and_grad
 from candax.rows.slots import settle
-from candax.rows.tables import Table
+from candax.rows.tables import placement_of, replicate
 from candax.training.feed import field
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
 from candax.training.validation import RESERVED
 
 LossFunction = Callable[[Any, Any], Any]
-# Of what a loss function returns beside the loss: the sum of the weights of its predictions. Means are taken by it.
+# The name of the sum of the predictions' weights among what a loss function returns beside the loss. It weighs means.
 WEIGHT = "weight"
 
 
@@ -107,18 +106,19 @@ class Trainer:
 
     def reload(self) -> None:
         """Takes the arrays out of model and optimizer."""
-        _check_mode(self._heads)
-        graph, self._arrays = nnx.split((self.model, self.optimizer))
+        if any(head.deterministic for head in self._heads):
+            raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
+        graph, self.arrays = nnx.split((self.model, self.optimizer))
         seen: set[int] = set()
         # An array under two variables would be donated twice.
-        self._arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self._arrays)
+        self.arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self.arrays)
         self._graph = Graph(graph)
         self._known = True
 
     def synchronise(self) -> None:
-        """Writes the arrays into model and optimizer; those that were read before are gone with the next step."""
+        """Writes the arrays into model and optimizer; the next step frees those that were read from them before."""
         if not self._known:
-            nnx.update((self.model, self.optimizer), self._arrays)
+            nnx.update((self.model, self.optimizer), self.arrays)
             self._known = True
 
     def settle(self) -> None:
@@ -128,15 +128,10 @@ class Trainer:
             settle(self.model, donate=True)
             self.reload()
 
-    @property
-    def arrays(self) -> PyTree:
-        """All arrays, on the device."""
-        return self._arrays
-
     def step(self, batch: Any) -> tuple[Array, dict[str, Array]]:
         """One step: its loss, and what the loss function returned beside it."""
         self._known = False
-        self._arrays, out = self._step(self._graph, self._arrays, batch)
+        self.arrays, out = self._step(self._graph, self.arrays, batch)
         return out
 
     def refresh(self, step: int) -> None:
@@ -155,7 +150,7 @@ class Trainer:
 
 
 def _own(nodes: Any) -> None:
-    """Gives variables arrays that nobody else holds, one after the other: the step frees what it replaces."""
+    """Copies the arrays of all variables, one after the other: the step frees them, and others may hold them too."""
     for _, variable in nnx.iter_graph(nodes):
         if isinstance(variable, nnx.Variable):
             variable.set_value(jax.tree.map(lambda leaf: leaf.copy(), variable.get_value()))
@@ -166,11 +161,6 @@ def _again(leaf: Any, seen: set[int]) -> bool:
         return True
     seen.add(id(leaf))
     return False
-
-
-def _check_mode(heads: list[Head]) -> None:
-    if any(head.deterministic for head in heads):
-        raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
 
 
 def _spread(mesh: Mesh, axes: tuple[str, ...], leaf: Any) -> Array:
@@ -197,8 +187,7 @@ def _axes_of(model: nnx.Module, mesh: Mesh) -> tuple[str, ...]:
 
 
 def _placements(model: nnx.Module) -> list[Any]:
-    tables = [node for _, node in nnx.iter_graph(model) if isinstance(node, Table)]
-    places = [table.get_metadata("placement", None) for table in tables]
+    places = [placement_of(node) for _, node in nnx.iter_graph(model)]
     return [place for place in places if place is not None and place.mesh is not None]
 
 

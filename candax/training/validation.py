@@ -57,8 +57,6 @@ class Validation:
     def __post_init__(self) -> None:
         if not (callable(self.every) or self.every == "epoch" or (isinstance(self.every, int) and self.every >= 1)):
             raise ValueError(f"expected every to be a number of steps >= 1, 'epoch' or a function, got {self.every!r}.")
-        if self.mode not in ("max", "min"):
-            raise ValueError(f"expected mode to be 'max' or 'min', got {self.mode!r}.")
         if self.patience is not None and (self.patience < 1 or self.best is None):
             raise ValueError(
                 f"expected patience >= 1, and best= to name the number it looks at, got patience={self.patience!r} and "

@@ -24,7 +24,7 @@ import candax as cx
 from candax.data import cache
 from candax.files import replacing
 from candax.training.checkpoints import Checkpoints
-from candax.training.processes import COORDINATOR, INDEX, NUMBER
+from candax.training.launch import COORDINATOR, INDEX, NUMBER
 from tests.campaign import commands
 from tests.training import problems
 
