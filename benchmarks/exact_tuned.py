@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.experiments.css_figure3 import log_likelihood
 from candax.recipes.extreme.problem import make_model
+from candax.recipes.language.measures import log_likelihood
 from candax.training.trainer import loss_of_labels
 
 NUM_SAMPLED = 512
@@ -103,7 +103,7 @@ def next_identifiers() -> Problem:
         make,
         cx.data.SentenceBatches(train, 64, 0),
         lambda model, batch: model.head.loss(model(batch), batch.labels),
-        lambda model, half: log_likelihood(model, parts[half], np.arange(len(parts[half])), 100)["log_likelihood"],
+        lambda model, half: log_likelihood(model, parts[half], np.arange(len(parts[half])), 100),
     )
 
 

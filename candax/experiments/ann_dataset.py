@@ -47,9 +47,9 @@ class ANNDataset(OnDataset):
     QUICK: ClassVar = {**OnDataset.QUICK, "methods": ("ann_softmax",), "rate": 0.8, "num_groups": 1}
 
 
-def ann_dataset(settings: ANNDataset) -> list[common.Row]:
+@common.command
+def ann_dataset(settings: ANNDataset) -> common.Study:
     """Runs the study; a row for each method, full softmax first."""
-    settings = settings.ready()
     dataset, configuration = settings.load(), settings.configuration
     training = settings.training(dataset, curve_examples=settings.curve_examples)
     per_epoch = training.batches.batches_per_epoch
@@ -64,7 +64,7 @@ def ann_dataset(settings: ANNDataset) -> list[common.Row]:
         codes=settings.codes,
     )
     others: dict[str, Any] = {name: ann_methods.method(name, sizes, losses.subset_softmax) for name in settings.methods}
-    study = common.Study(
+    return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes, {sizes.num_sampled:,} candidates per group, "
         f"{training.num_steps:,} steps",
         problem.contest(training, configuration.batch_size, dataset.num_classes, others),
@@ -74,4 +74,3 @@ def ann_dataset(settings: ANNDataset) -> list[common.Row]:
         problem.CAPTION,
         data=dataset.digest,
     )
-    return common.run(study, settings)

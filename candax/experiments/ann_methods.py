@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
-from candax.recipes.faces import Faces
+from candax.recipes.faces import Faces, Problem, make_problem
 
 MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "hf_softmax", "lsh_softmax", "partial_fc"]
 CodesName = Literal["int8", "mean", "rotated"]
@@ -25,34 +25,19 @@ _SEEN_PER_FOUND, _LEAST_SEEN = 20, 2500
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What samplers are made for.
-
-    Attributes:
-        num_classes: C.
-        batch_size: B.
-        num_sampled: C_sub, candidates per group.
-        num_groups: g.
-        period: T, steps between two builds of an index.
-        graph_period: steps between two builds of a graph of neighbours, which takes much longer.
-        near: what vectors an index holds, see ``samplers.ivf_bq``.
-        num_centers: of IVF-BQ; None: see ``centers``.
-        hm_num: codes that IVF-BQ sees; None: with "mean" codes a tenth of the classes, else what suffices for k.
-        num_kept: of them scored exactly; None: a tenth.
-        num_tables: L of LSH.
-        codes: of IVF-BQ: "mean" are the paper's.
-    """
+    """What samplers are made for; what is not said here is in ``samplers.ivf_bq``."""
 
     num_classes: int
     batch_size: int
-    num_sampled: int
+    num_sampled: int  # per group: the paper's C_sub
     num_groups: int
-    period: int
-    graph_period: int
+    period: int  # steps between two builds of an index: T
+    graph_period: int  # the same of a graph of neighbours, which takes much longer
     near: Literal["vector", "logit"] = "vector"
-    num_centers: int | None = None
-    hm_num: int | None = None
-    num_kept: int | None = None
-    num_tables: int = 32
+    num_centers: int | None = None  # None: the root of the number of classes, in the paper's range where it can be
+    hm_num: int | None = None  # None: with "mean" codes a tenth of the classes, else what suffices for k
+    num_kept: int | None = None  # None: a tenth of hm_num
+    num_tables: int = 32  # of LSH
     codes: CodesName = "mean"
 
     @property
@@ -60,36 +45,30 @@ class Sizes:
         """Classes that an example retrieves: the paper's equation 8."""
         return samplers.classes_per_example(self.num_sampled, self.batch_size, self.num_groups)
 
-    @property
-    def centers(self) -> int:
-        """Lists of IVF-BQ: the root of the number of classes, in the paper's range where there are so many."""
-        if self.num_centers is not None:
-            return self.num_centers
-        return max(1, min(max(64, math.isqrt(self.num_classes)), 1024, self.num_classes // 8))
 
-
-def sizes_of(settings: Faces, **changes: Any) -> Sizes:
+def sizes_of(settings: Faces, codes: CodesName = "mean") -> Sizes:
     """Those of a study, with the paper's T of a fifth of an epoch."""
     per_epoch = settings.batches_per_epoch
-    own = (
-        "num_classes",
-        "batch_size",
-        "num_sampled",
-        "num_groups",
-        *(("codes",) if hasattr(settings, "codes") else ()),
-    )
-    periods = {"period": max(1, per_epoch // 5), "graph_period": per_epoch}
-    return Sizes(**{**{name: getattr(settings, name) for name in own}, **periods, **changes})
+    own = {name: getattr(settings, name) for name in ("num_classes", "batch_size", "num_sampled", "num_groups")}
+    return Sizes(**own, period=max(1, per_epoch // 5), graph_period=per_epoch, codes=codes)
+
+
+def classification(settings: Faces, tests: int = 4000) -> Problem:
+    """The data of a study that measures new samples of the training classes alone."""
+    return make_problem(settings, tests=tests, pairs=20, probes=1, distractors=1)
 
 
 def _ivf(sizes: Sizes) -> Sampler:
+    number = sizes.num_classes
     # The paper's section 3.2; with better codes fewer of them do (benchmarks/ann_step.py).
-    enough = max(1, sizes.num_classes // 10)
+    enough = max(1, number // 10)
     if sizes.codes != "mean":
-        enough = min(sizes.num_classes, max(_LEAST_SEEN, _SEEN_PER_FOUND * sizes.k))
-    hm_num = enough if sizes.hm_num is None else sizes.hm_num
-    kept = min(hm_num, max(1, hm_num // 10) if sizes.num_kept is None else sizes.num_kept)
-    options: dict[str, Any] = {"num_centers": sizes.centers, "hm_num": hm_num, "num_kept": kept}
+        enough = min(number, max(_LEAST_SEEN, _SEEN_PER_FOUND * sizes.k))
+    hm_num = sizes.hm_num or enough
+    kept = min(hm_num, sizes.num_kept or max(1, hm_num // 10))
+    centers = max(1, min(max(64, math.isqrt(number)), 1024, number // 8))
+    centers = centers if sizes.num_centers is None else sizes.num_centers
+    options: dict[str, Any] = {"num_centers": centers, "hm_num": hm_num, "num_kept": kept}
     options |= {"near": sizes.near, "codes": sizes.codes}
     return samplers.every(samplers.ivf_bq(sizes.k, **options), sizes.period)
 

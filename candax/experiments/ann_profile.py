@@ -9,20 +9,20 @@ index or graph spread over the steps between two of them; beside them a whole tr
 scratch memory of the compiled step, and the bytes of weights, optimizer and sampler state. Figure 5, with 10,000
 classes: top-1 accuracy on the way against training time.
 
-The paper's claims, on GPUs with 10^7 and 10^8 classes: ANN Softmax takes half to a quarter of the full softmax's time a
-step and less than KNN Softmax's, most of it won in the loss; it is as accurate; Partial FC takes the least time, and is
-less accurate even where it is given as much.
+The paper's claims, on GPUs with 10^7 and 10^8 classes: ANN Softmax takes half to a quarter of the full softmax's time
+per step and less than KNN Softmax's, most of it won in the loss; it is as accurate; Partial FC takes the least time,
+and is less accurate even where it is given as much.
 
-Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms a step at 100,000 classes: full
-softmax 267, ANN 284 (149 of them retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. So on
-a CPU KNN Softmax takes half of the full softmax's time, while the index finds a tenth of the classes for each of 8
-groups no quicker than the full softmax's matrix products score all. 10,000 classes, top-1 after one epoch and its
-seconds: .808 (15), .823 (19), .793 (9), .811 (53), .510 (6).
+Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms per step at 100,000 classes: full
+softmax 267, ANN 284 (149 of them retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. 10,000
+classes, top-1 after one epoch and its seconds: .808 (15), .823 (19), .793 (9), .811 (53), .510 (6).
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.4.
 """
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -31,7 +31,7 @@ from candax.diagnostics.head_profile import PARTS, profile
 from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, CodesName, MethodName
 from candax.recipes import common
-from candax.recipes.faces import Faces, make_problem
+from candax.recipes.faces import Faces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,60 +64,43 @@ COLUMNS = [
 ]
 
 
-def ann_profile(settings: ANNProfile) -> list[common.Row]:
+@common.command
+def ann_profile(settings: ANNProfile) -> common.Study:
     """Runs the study; a row for each method with the parts of its time, and one for each with its accuracy."""
-    settings = settings.ready()
-    large = dataclasses.replace(settings, num_classes=settings.profile_classes)
+    large, loss = dataclasses.replace(settings, num_classes=settings.profile_classes), LOSSES["softmax"]
+    many, few = ann_methods.classification(large, tests=1), ann_methods.classification(settings)
+    sizes, large_sizes = (ann_methods.sizes_of(each, settings.codes) for each in (settings, large))
+    training = few.training(measure=few.top_1, on_the_way=few.top_1)
+
+    def profiled(name: MethodName, folder: Path | None) -> dict[str, Any]:
+        nodes = many.training().make(*ann_methods.method(name, large_sizes, loss))
+        period = large_sizes.graph_period if name == "knn_softmax" else large_sizes.period
+        found = profile(*nodes, loss, many.batches[0, 0], period=period, repeats=settings.repeats)
+        sizes_in_mb = {"scratch_mb": found.scratch_bytes / 1e6, "state_mb": found.state_bytes / 1e6}
+        return {**found.milliseconds, "ms_per_step": found.ms_per_step, **sizes_in_mb}
+
+    def method(of: str, num_classes: int, name: MethodName, run: common.Run) -> common.Method:
+        return common.Method({"of": of, "num_classes": num_classes, "method": name}, run)
+
     parts = {"ylabel": "ms per step, head alone", "title": f"{_PARTS}: {large.num_classes:,} classes"}
     curve = {"xlabel": "training time in seconds, encoder included (log scale)", "xscale": "log"}
-    top_1 = {"ylabel": "top-1 on new samples of the training classes"}
-    study = common.Study(
+    curve |= {"ylabel": "top-1 on new samples of the training classes"}
+    return common.Study(
         f"{jax.devices()[0].device_kind}: batch {settings.batch_size}, dim {settings.dim}, candidates: "
         f"{settings.rate:g} of the classes, {settings.num_groups} groups; ms",
-        [*_profiled(large), *_trained(settings)],
+        [
+            *(method(_PARTS, large.num_classes, name, functools.partial(profiled, name)) for name in settings.methods),
+            *(
+                method(_CURVE, settings.num_classes, name, training.by(*ann_methods.method(name, sizes, loss), name))
+                for name in settings.methods
+            ),
+        ],
         COLUMNS,
         (
             common.Panel(common.bars(PARTS, where=lambda row: row["of"] == _PARTS), parts),
             common.Panel(
                 common.curves("seconds", "top_1", marker="o"),
-                {**curve, **top_1, "title": f"{_CURVE}: {settings.num_classes:,} classes"},
+                {**curve, "title": f"{_CURVE}: {settings.num_classes:,} classes"},
             ),
         ),
     )
-    return common.run(study, settings)
-
-
-def _profiled(settings: ANNProfile) -> list[common.Method]:
-    """Table 5."""
-    problem = make_problem(settings, tests=1, pairs=20, probes=1, distractors=1)
-    sizes, training = ann_methods.sizes_of(settings), problem.training()
-
-    def run(name: MethodName) -> dict[str, Any]:
-        loss = LOSSES["softmax"]
-        nodes = training.make(*ann_methods.method(name, sizes, loss))
-        period = sizes.graph_period if name == "knn_softmax" else sizes.period
-        found = profile(*nodes, loss, problem.batches[0, 0], period=period, repeats=settings.repeats)
-        sizes_in_mb = {"scratch_mb": found.scratch_bytes / 1e6, "state_mb": found.state_bytes / 1e6}
-        return {**found.milliseconds, "ms_per_step": found.ms_per_step, **sizes_in_mb}
-
-    def method(name: MethodName) -> common.Method:
-        return common.Method(
-            {"of": _PARTS, "num_classes": settings.num_classes, "method": name}, lambda folder: run(name)
-        )
-
-    return [method(name) for name in settings.methods]
-
-
-def _trained(settings: ANNProfile) -> list[common.Method]:
-    """Figure 5."""
-    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
-    sizes = ann_methods.sizes_of(settings)
-    training = problem.training(measure=problem.top_1, on_the_way=problem.top_1)
-
-    def method(name: MethodName) -> common.Method:
-        by = ann_methods.method(name, sizes, LOSSES["softmax"])
-        return common.Method(
-            {"of": _CURVE, "num_classes": settings.num_classes, "method": name}, training.by(*by, name)
-        )
-
-    return [method(name) for name in settings.methods]

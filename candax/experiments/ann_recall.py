@@ -5,25 +5,24 @@
 On generated identities, with the softmax of scaled cosines: top-1 accuracy on new samples of the training classes, and
 recall, the share of an example's k best classes that retrieval finds (k by equation 8), as the mean over six points of
 the training. Table 1: IVF-BQ, a hashing forest and LSH at several sizes, beside all classes and random ones (Partial
-FC). Table 2: groups a batch, and k with them. Figure 4: T (steps between builds of the index; the last one: never),
+FC). Table 2: groups per batch, and k with them. Figure 4: T (steps between builds of the index; the last one: never),
 number of centres, HM_num and k', one at a time, the others as the paper says.
 
 The paper's claims: accuracy follows recall (IVF-BQ .856, hashing forest .394, LSH .313); it grows with the number of
 groups; it does not depend on T until the index is never built again, nor on the number of centres; it grows with HM_num
 and little with k'.
 
-Expected with --epsilon 1e-8 (30 minutes on 2 busy cores, a third of them the hashing forest; one seed): all classes
-.969 top-1, Partial FC .923. Recall and top-1: IVF-BQ .427 and .958, hashing forest .887 and .960, LSH .079 and .957
-with 8 tables, .283 and .966 with 32: accuracy does not follow recall here. 1, 2, 4, 8, 16 groups: .931, .949, .955,
-.958, .959. An index that is never built again: recall .041, top-1 .908; built every 12 or 234 steps: .958 and .959. 8
-centres .950, 32 to 512 .959 to .966. HM_num of .02 of the classes .957, .05 to .5 .960 to .966. k' of .02 of HM_num
-.954, .3 and 1 .965 and .964.
+Expected with --epsilon 1e-8 (30 minutes on 2 busy cores, a third of them the hashing forest; one seed), recall and
+top-1: IVF-BQ .427 and .958, hashing forest .887 and .960, LSH .079 and .957 with 8 tables, .283 and .966 with 32;
+Partial FC .923, all classes .969. Top-1 with 1, 2, 4, 8, 16 groups: .931, .949, .955, .958, .959; with an index built
+every 12 or 234 steps .958 and .959, never again .908 (recall .041); 8 centres .950, 32 to 512 .959 to .966; HM_num of
+.02 of the classes .957, .05 to .5 .960 to .966; k' of .02 of HM_num .954, .3 and 1 .965 and .964.
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.1.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -37,7 +36,7 @@ from candax.diagnostics.top_k import top_k_share
 from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, MethodName
 from candax.recipes import common
-from candax.recipes.faces import Faces, Problem, make_problem
+from candax.recipes.faces import Faces, Problem
 
 SweepName = Literal["method", "num_groups", "period", "num_centers", "hm_num", "num_kept"]
 TITLES: dict[SweepName, str] = {
@@ -81,11 +80,11 @@ COLUMNS = (
 )
 
 
-def ann_recall(settings: ANNRecall) -> list[common.Row]:
+@common.command
+def ann_recall(settings: ANNRecall) -> common.Study:
     """Runs the study; a row for each trained model, with recall None where all classes are candidates."""
-    settings = settings.ready()
-    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
-    study = common.Study(
+    problem = ann_methods.classification(settings)
+    return common.Study(
         f"{settings.num_classes:,} identities, {problem.num_steps:,} steps of {settings.batch_size}, "
         f"{settings.num_sampled:,} candidates per group",
         [method for sweep in settings.sweeps for method in _methods(settings, problem, sweep)],
@@ -93,7 +92,6 @@ def ann_recall(settings: ANNRecall) -> list[common.Row]:
         [_panel(sweep) for sweep in settings.sweeps],
         "paper: accuracy follows recall, and needs an index that is built again",
     )
-    return common.run(study, settings)
 
 
 def _mean_recall(row: common.Row) -> float | None:
@@ -106,11 +104,8 @@ def _panel(sweep: SweepName) -> common.Panel:
     def here(row: common.Row) -> bool:
         return row["sweep"] == sweep and row["recall"] is not None
 
-    def all_classes(rows: Sequence[common.Row]) -> float | None:
-        return next((row["top_1"] for row in rows if row["method"] == "full_softmax"), None)
-
     axes: dict[str, Any] = {"title": TITLES[sweep], "ylabel": "top-1 on new samples of the training classes"}
-    reference = common.level("all classes", all_classes)
+    reference = common.level("all classes", common.figure_of("full_softmax", "top_1"))
     if sweep == "method":
         points = common.sweep("recall", "top_1", by=lambda row: f"{row['method']}, {row['value']}", where=here)
         return common.Panel((points, reference), {**axes, "xlabel": "recall", "xlim": (0, 1)})

@@ -15,15 +15,11 @@ is no time for an epoch, ``--warm-start`` trains the encoder on some identities 
 The paper's claims: ANN and KNN Softmax stay with the full softmax at any size; Partial FC, which draws at random, falls
 behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH Softmax somewhat less.
 
-Expected with the paper's codes, --codes mean --epochs 1 --min-steps 800 (5 minutes on 2 cores), mean of three seeds and
-their range: 1,000 classes: all classes .989 (.986 to .994), ANN .983 (.978 to .990), KNN .973 (.965 to .982), Partial
-FC .954 (.950 to .960). 10,000 classes: all classes .840 (.820 to .877), ANN .857 (.836 to .892), KNN .825 (.807 to
-.858), Partial FC .588 (.531 to .648): near classes do as well as all, random ones fall behind the more. With the
-encoder trained on 1,000 identities before, three seeds: 100,000 classes (the second command, an hour on busy cores):
-start .784 (.755 to .837), all classes .817 (.792 to .861), ANN .815 (.790 to .858), KNN .822 (.797 to .868), Partial FC
-.829 (.807 to .869); 1,000,000 (the third, 40 minutes): start .563 (.524 to .631), ANN .589 (.554 to .652), Partial FC
-.585 (.550 to .651). So a few steps after such a start need no near classes; what an epoch and more of 10^6 classes
-would show was not run.
+Expected with the paper's codes, means of three seeds (ranges: docs/papers/ann.md), top-1 of all classes, ANN, KNN and
+Partial FC: with --codes mean --epochs 1 --min-steps 800 (5 minutes on 2 cores) .989, .983, .973, .954 with 1,000
+classes and .840, .857, .825, .588 with 10,000; by the second command (an hour on busy cores) from .784 to .817, .815,
+.822, .829; by the third (40 minutes) from .563 to .589 with ANN and .585 with Partial FC. What an epoch and more of
+10^6 classes would show was not run.
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), table 6.
 """
@@ -31,7 +27,6 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +36,7 @@ from candax import losses
 from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, CodesName, MethodName
 from candax.recipes import common
-from candax.recipes.faces import Faces, Problem, make_pretrained, make_problem
+from candax.recipes.faces import Faces, Problem, make_pretrained
 
 # Methods whose step or build looks at all classes, and the number of classes from which on they are left out.
 _TOO_MANY = {"full_softmax": 10**6, "knn_softmax": 10**6}
@@ -115,50 +110,47 @@ PANELS = (
 )
 
 
-def ann_scale(settings: ANNScale) -> list[common.Row]:
+@common.command
+def ann_scale(settings: ANNScale) -> common.Study:
     """Runs the study; a row for each method at each number of classes."""
-    settings = settings.ready()
-    title = f"top-1 of new samples, {settings.seeds} seeds, candidates: {settings.rate:g} of the classes"
-    if settings.warm_start:
-        title += f", encoder trained on {settings.warm_start:,} identities before"
-    study = common.Study(
-        title,
-        list(_methods(settings)),
+    before = f", encoder trained on {settings.warm_start:,} identities before" if settings.warm_start else ""
+    tens = (settings.min_classes * 10**power for power in itertools.count())
+    sizes = itertools.takewhile(lambda number: number <= settings.max_classes, tens)
+    start = (_START,) if settings.warm_start else ()
+    return common.Study(
+        f"top-1 of new samples, {settings.seeds} seeds, candidates: {settings.rate:g} of the classes{before}",
+        [
+            common.Method(
+                {"num_classes": number, "method": name, "seed": seed},
+                functools.partial(_run, settings.at(number, seed), name),
+            )
+            for number, seed in itertools.product(sizes, range(settings.seed, settings.seed + settings.seeds))
+            for name in (*start, *settings.methods)
+            if number < _TOO_MANY.get(name, number + 1)
+        ],
         COLUMNS,
         PANELS,
         "paper: random candidates fall behind as classes grow, retrieved ones do not",
         "gap: how far it is below the full softmax",
     )
-    return common.run(study, settings)
-
-
-def _methods(settings: ANNScale) -> Iterator[common.Method]:
-    tens = (settings.min_classes * 10**power for power in itertools.count())
-    sizes = itertools.takewhile(lambda number: number <= settings.max_classes, tens)
-    for number, seed in itertools.product(sizes, range(settings.seed, settings.seed + settings.seeds)):
-        names = [name for name in settings.methods if number < _TOO_MANY.get(name, number + 1)]
-        for name in [_START] * bool(settings.warm_start) + names:
-            labels = {"num_classes": number, "method": name, "seed": seed}
-            yield common.Method(labels, functools.partial(_run, settings.at(number, seed), name))
 
 
 def _run(settings: ANNScale, name: Any, folder: Path | None) -> dict[str, Any]:
     problem, start = _problem(settings)
-    training = problem.training(start=start, measure=problem.top_1)
-    loss = LOSSES["softmax"]
+    training, loss = problem.training(start=start, measure=problem.top_1), LOSSES["softmax"]
     if name == _START:
         model, _ = training.make(None, losses.over_all_classes(loss))
         return {"steps": 0, "ms_per_step": 0.0, **problem.top_1(model)}
-    by = ann_methods.method(name, ann_methods.sizes_of(settings), loss)
+    by = ann_methods.method(name, ann_methods.sizes_of(settings, settings.codes), loss)
     return training.by(*by, f"{settings.num_classes:,} classes, {name}, seed {settings.seed}")(folder)
 
 
 @functools.lru_cache(maxsize=1)
 def _problem(settings: ANNScale) -> tuple[Problem, Any]:
     """What the methods of one size and seed share: the data, and the model to start from."""
-    problem = make_problem(settings, pairs=20, probes=1, distractors=1)
+    problem = ann_methods.classification(settings)
     if not settings.warm_start:
         return problem, None
-    loss = losses.over_all_classes(LOSSES["softmax"])
     of_few: dict[str, Any] = {"num_classes": settings.warm_start, "num_steps": settings.warm_steps}
-    return problem, make_pretrained(problem, loss, learning_rate=settings.warm_learning_rate, **of_few)
+    of_few["learning_rate"] = settings.warm_learning_rate
+    return problem, make_pretrained(problem, losses.over_all_classes(LOSSES["softmax"]), **of_few)

@@ -13,16 +13,11 @@ measured by its short embeddings: cosines in few coordinates are not recovered t
 The paper's claims: with a tenth of the classes ANN Softmax is as accurate as all classes, under every margin; KNN
 Softmax too; LSH Softmax, hashing forests and Partial FC lose a little, random projection and D-Softmax-B and K more.
 
-Expected with the paper's codes, --codes mean (10 minutes on 2 cores, half of them the hashing forest; one seed):
-verification of an untrained encoder .596, else .943 to .960 with deviations of .01 over folds, so that it tells no
-method from another. Rank-1 and top-1 with ArcFace: all classes .608 and .985, ANN .577 and .980, KNN .582 and .977,
-hashing forest .583 and .984, LSH .611 and .984, Partial FC .492 and .893. Rank-1 over all classes and with ANN Softmax:
-softmax .562 and .530, CosFace .572 and .541, D-Softmax .559 and .548 (B .512, K .478). Random projection to 12
-coordinates does not learn ArcFace (top-1 .002). So a tenth of the classes is nearly enough if they are near ones, and
-random ones lose, as the paper says; its order among the ways to find near ones does not show. At 3,000 classes the full
-softmax is the quicker (6.1 ms a step, ANN 12.1, Partial FC 3.4, hashing forest 229).
-
-With ``--epsilon 1e-8``, the usual one of Adam, all classes are far behind under ArcFace (.444 and .897): see
+Expected with the paper's codes, --codes mean (10 minutes on 2 cores, half of them the hashing forest; one seed; all
+figures are in docs/papers/ann.md): verification .943 to .960, which tells no method from another. Rank-1 and top-1 with
+ArcFace: all classes .608 and .985, ANN .577 and .980, LSH .611 and .984, Partial FC .492 and .893; random projection to
+12 coordinates does not learn ArcFace (top-1 .002). Milliseconds per step: full softmax 6.1, ANN 12.1, Partial FC 3.4,
+hashing forest 229. With ``--epsilon 1e-8``, the usual one of Adam, all classes are far behind (.444 and .897): see
 ``candax.recipes.faces.Faces.epsilon``.
 
 Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), section 4.2.
@@ -38,7 +33,7 @@ from candax.base import Sampler
 from candax.experiments import ann_methods
 from candax.experiments.ann_methods import LOSSES, CodesName, LossName, MethodName, Sizes
 from candax.recipes import common
-from candax.recipes.faces import Faces, Problem, make_problem
+from candax.recipes.faces import Faces, make_problem
 
 _PROJECTED = "random_projection"
 
@@ -74,25 +69,29 @@ COLUMNS = (
 )
 
 
-def ann_tables(settings: ANNTables) -> list[common.Row]:
+@common.command
+def ann_tables(settings: ANNTables) -> common.Study:
     """Runs the study; a row for each loss and method, the first one of an encoder that was not trained."""
-    settings = settings.ready()
     problem = make_problem(settings, distractors=settings.distractors)
-    sizes = ann_methods.sizes_of(settings)
+    sizes = ann_methods.sizes_of(settings, settings.codes)
     short = max(1, settings.dim // 5) if settings.num_projected is None else settings.num_projected
+
+    def method(loss: str, method: str, sampler: Sampler | None, function: Callable[..., Any]) -> common.Method:
+        training = problem.training(num_projected=short if method == _PROJECTED else None)
+        return common.Method({"loss": loss, "method": method}, training.by(sampler, function, f"{loss}, {method}"))
+
     untrained = common.Method(
         {"loss": "-", "method": "untrained"}, lambda folder: problem.measure(problem.model()) | {"ms_per_step": 0.0}
     )
-    study = common.Study(
+    return common.Study(
         f"{settings.num_classes:,} identities, {problem.num_steps:,} steps of {settings.batch_size}, "
         f"{settings.num_sampled:,} candidates per group, {settings.num_groups} groups, k = {sizes.k}",
-        [untrained, *(_method(problem, short, *plan) for plan in _plans(settings, sizes))],
+        [untrained, *(method(*plan) for plan in _plans(settings, sizes))],
         COLUMNS,
         [_panel("verification"), _panel("rank_1"), _panel("top_1")],
         "paper: ANN Softmax is where all classes are (line), others to its left",
         "time: of the same loss over all classes",
     )
-    return common.run(study, settings)
 
 
 def _panel(measure: str) -> common.Panel:
@@ -103,13 +102,6 @@ def _panel(measure: str) -> common.Panel:
         where=lambda row: row["method"] != "untrained",
     )
     return common.Panel(lines, {"xlabel": measure.replace("_", "-"), "ylabel": ""})
-
-
-def _method(
-    problem: Problem, short: int, loss: str, method: str, sampler: Sampler | None, function: Callable[..., Any]
-) -> common.Method:
-    training = problem.training(num_projected=short if method == _PROJECTED else None)
-    return common.Method({"loss": loss, "method": method}, training.by(sampler, function, f"{loss}, {method}"))
 
 
 def _plans(settings: ANNTables, sizes: Sizes) -> list[tuple[LossName, str, Sampler | None, Callable[..., Any]]]:

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax import losses, samplers
-from candax.base import Classes, Loss, Query, SampledLogits, Sampler
-from candax.models import find_hits
+from candax.base import Classes, Sampler
+from candax.experiments.softmax_regression import Method
 from candax.recipes import common
 
 SAMPLES = (10, 20, 50)
@@ -61,53 +61,20 @@ class Figure1(common.Settings):
         self.expect(self.num_problems >= _BATCH, f"--num-problems of {_BATCH} or more", "num_problems")
 
 
-def _method(name: str, num_sampled: int) -> tuple[Sampler, Loss]:
-    if name == "CSS-Bernoulli":
-        return samplers.bernoulli(float(num_sampled), power=1.0, num_groups=None), losses.css
-    loss = losses.css if name == "CSS-IS" else losses.importance_sampling
-    return samplers.uniform(num_sampled, num_groups=None), loss
-
-
-def estimate(
-    sampler: Sampler, loss: Loss, num_classes: int
-) -> Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """A function from keys to the exact p(1|x) of random problems and its estimates, exp(-loss)."""
-    classes = Classes(jnp.zeros((num_classes, 1)), None, jnp.ones(num_classes), jnp.int32(num_classes))
-
-    state = sampler.init(jax.random.key(0), classes)  # none of the three depends on the key
-
-    @jax.jit
-    def run(key_u: jax.Array, key_draw: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key_others, key_first = jax.random.split(key_u)
-        others = jax.random.uniform(key_others, (_BATCH, num_classes), minval=1e-12)
-        u = others.at[:, 0].set(num_classes * jnp.exp(jax.random.normal(key_first, (_BATCH,))))
-        labels = jnp.zeros((_BATCH, 1), jnp.int32)
-        query = Query(jnp.zeros((_BATCH, 1)), labels, classes)
-        candidates = sampler.sample(state, key_draw, query)
-        logits = SampledLogits(
-            true=jnp.log(u[:, :1]),
-            true_log_expected_count=sampler.log_expected_count(state, candidates, labels, query),
-            true_mask=jnp.ones((_BATCH, 1), bool),
-            sampled=jnp.log(jnp.take_along_axis(u, candidates.ids, axis=1)),
-            sampled_log_expected_count=candidates.log_expected_count,
-            sampled_mask=candidates.mask,
-            hits=find_hits(labels, candidates.ids),
-            num_classes=num_classes,
-        )
-        return u[:, 0] / u.sum(1), jnp.exp(-loss(logits))
-
-    return run
-
-
+_SAMPLERS: dict[str, Callable[[int], Sampler]] = {
+    "standard IS": functools.partial(samplers.uniform, num_groups=None),
+    "CSS-IS": functools.partial(samplers.uniform, num_groups=None),
+    "CSS-Bernoulli": lambda number: samplers.bernoulli(float(number), power=1.0, num_groups=None),
+}
 COLUMNS = common.columns(
     method="", num_sampled="", root_mean_square_error=".3f", expected="", bias="+.4f", largest_error=".2f"
 )
 
 
-def figure1(settings: Figure1) -> list[common.Row]:
+@common.command
+def figure1(settings: Figure1) -> common.Study:
     """Runs the study; a row for each method and number of samples."""
-    settings = settings.ready()
-    study = common.Study(
+    return common.Study(
         f"error of the estimate of p(1|x), {settings.num_classes:,} classes",
         [
             common.Method({"method": name, "num_sampled": number}, functools.partial(_measure, settings, name, number))
@@ -117,15 +84,30 @@ def figure1(settings: Figure1) -> list[common.Row]:
         COLUMNS,
         [_panel(name, claim) for name, claim in _CLAIMS.items()],
     )
-    return common.run(study, settings)
 
 
 def _measure(settings: Figure1, name: str, num_sampled: int, folder: Path | None) -> dict[str, Any]:
-    run = estimate(*_method(name, num_sampled), settings.num_classes)
+    number = settings.num_classes
+    sampler, loss = _SAMPLERS[name](num_sampled), losses.importance_sampling if name == "standard IS" else losses.css
+    labels, counts = jnp.zeros((_BATCH, 1), jnp.int32), jnp.ones(number)
+    state = sampler.init(jax.random.key(0), Classes(jnp.zeros((number, 1)), None, counts))
+
+    @jax.jit
+    def exact_and_estimated(key_u: jax.Array, key_draw: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key_others, key_first = jax.random.split(key_u)
+        others = jax.random.uniform(key_others, (_BATCH, number), minval=1e-12)
+        u = others.at[:, 0].set(number * jnp.exp(jax.random.normal(key_first, (_BATCH,))))
+        # Of the i-th unit vector the logits are those of the i-th problem.
+        classes = Classes(jnp.log(u).T, None, counts)
+        return u[:, 0] / u.sum(1), jnp.exp(
+            -Method(sampler, loss).losses(state, key_draw, jnp.eye(_BATCH), labels, classes)
+        )
+
     key = jax.random.key(settings.seed)
     # The same problems for every method.
     keys = [jax.random.split(jax.random.fold_in(key, part)) for part in range(settings.num_problems // _BATCH)]
-    exact, estimated = np.concatenate([np.asarray(run(*pair), np.float64) for pair in keys], axis=1)
+    parts = [np.asarray(exact_and_estimated(*pair), np.float64) for pair in keys]
+    exact, estimated = np.concatenate(parts, axis=1)
     errors = estimated - exact
     return {
         "root_mean_square_error": float(np.sqrt(np.mean(errors**2))),

@@ -13,8 +13,8 @@ Learning rates, from seven of .001 to 1: one for exact, CSS-IS and CSS-Bernoulli
 highest; for BlackOut and ranking the largest that converges, as the paper says (the likelihood never falls by more than
 0.1); for the three methods that the paper leaves out the one that ends highest.
 
-Expected with seed 0, exact log-likelihood a point at the end, within a factor of 2. A uniform distribution has -6.91,
-the true model -.68: what works well passes it, as 100,000 parameters can separate 2000 points.
+Expected with seed 0, exact log-likelihood per point at the end, within a factor of 2. A uniform distribution has
+-6.91, the true model -.68: what works well passes it, as 100,000 parameters can separate 2000 points.
 
 * exact -.0008, CSS-IS -.0017, CSS-Bernoulli -.0039, all with rate .0316: alike until they are near 0, as in the paper.
 * BlackOut -.17 (rate .1) and ranking -.13 (rate .316): they work, but the paper's rule for their rates is what holds
@@ -36,31 +36,18 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from candax import losses, samplers
-from candax.base import Sampler
-from candax.experiments.softmax_regression import (
-    EXACT,
-    Curves,
-    Method,
-    Problem,
-    Regression,
-    best_at_end,
-    draw_problem,
-    largest_converging,
-    train,
-)
+from candax.experiments import softmax_regression
+from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Curves, Method, Problem
 from candax.recipes import common
 
-NUM_SAMPLED = 20
 POWER = 0.54
 LIKELIHOOD = ("exact", "CSS-IS", "CSS-Bernoulli")
 OTHERS = ("BlackOut", "ranking")
@@ -70,7 +57,7 @@ SMOOTHED = ("CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure2a(Regression):
+class Figure2a(softmax_regression.Regression):
     """Trains a softmax regression by ten methods; prints a table, writes results.json and a picture."""
 
     num_classes: common.Count = 1000
@@ -80,7 +67,7 @@ class Figure2a(Regression):
     rates: tuple[common.Positive, ...] = (0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0)
     """Learning rates."""
 
-    QUICK: ClassVar = {**Regression.QUICK, "num_classes": 150, "rates": (0.001, 0.01, 0.1)}
+    QUICK: ClassVar = {**softmax_regression.Regression.QUICK, "num_classes": 150, "rates": (0.001, 0.01, 0.1)}
 
     def check(self) -> None:
         """The margin of ranking is log(C - 1)."""
@@ -88,35 +75,25 @@ class Figure2a(Regression):
         self.expect(self.num_classes >= 3, "--num-classes of 3 or more", "num_classes")
 
 
-def methods(problem: Problem, *, shared: bool) -> dict[str, Method]:
-    """The methods by name: samplers follow the frequencies as they are, or with add-one smoothing."""
-    num_groups = 1 if shared else None
-    expected = sum_of_powers(problem)
-    by_frequency = samplers.unigram(NUM_SAMPLED, power=1.0, num_groups=num_groups)
-    slots = math.ceil(expected + 6 * math.sqrt(expected)) + 8
-    by_coins = samplers.bernoulli(power=POWER, num_slots=slots, num_groups=num_groups)
-
-    def css(sampler: Sampler) -> Method:
-        return Method(sampler, losses.css)
-
-    negative_sampling = functools.partial(losses.negative_sampling, reduction="mean")
-    return {
+def methods(problem: Problem, num_groups: int | None) -> tuple[dict[str, Method], float]:
+    """The methods by name, and the expected number of samples by coins: the sum of f^0.54 over the classes."""
+    expected = float(jnp.sum((problem.counts / jnp.sum(problem.counts)) ** POWER))
+    unigram = functools.partial(samplers.unigram, NUM_SAMPLED, power=1.0, num_groups=num_groups)
+    bernoulli = functools.partial(samplers.bernoulli, power=POWER, num_groups=num_groups)
+    by_frequency = unigram()
+    found = {
         "exact": EXACT,
-        "CSS-IS": css(by_frequency),
-        "CSS-Bernoulli": css(by_coins),
+        "CSS-IS": Method(by_frequency, losses.css),
+        "CSS-Bernoulli": Method(bernoulli(num_slots=math.ceil(expected + 6 * math.sqrt(expected)) + 8), losses.css),
         "BlackOut": Method(by_frequency, losses.blackout),
         "ranking": Method(by_frequency, functools.partial(losses.ranking, reduction="mean")),
         "standard IS": Method(by_frequency, losses.importance_sampling),
         "NCE": Method(by_frequency, losses.nce),
-        "negative sampling": Method(by_frequency, negative_sampling),
-        "CSS-IS, smoothed": css(samplers.unigram(NUM_SAMPLED, power=1.0, smoothing=1.0, num_groups=num_groups)),
-        "CSS-Bernoulli, smoothed": css(samplers.bernoulli(expected, power=POWER, smoothing=1.0, num_groups=num_groups)),
+        "negative sampling": Method(by_frequency, functools.partial(losses.negative_sampling, reduction="mean")),
+        "CSS-IS, smoothed": Method(unigram(smoothing=1.0), losses.css),
+        "CSS-Bernoulli, smoothed": Method(bernoulli(expected, smoothing=1.0), losses.css),
     }
-
-
-def sum_of_powers(problem: Problem) -> float:
-    """The sum of f^0.54 over the classes: the expected number of samples of the Bernoulli sampler."""
-    return float(jnp.sum((problem.counts / jnp.sum(problem.counts)) ** POWER))
+    return found, expected
 
 
 COLUMNS = common.columns(
@@ -124,85 +101,65 @@ COLUMNS = common.columns(
 )
 
 
-def figure2a(settings: Figure2a) -> list[common.Row]:
+@common.command
+def figure2a(settings: Figure2a) -> common.Study:
     """Runs the study; a row for each curve."""
-    settings = settings.ready()
     key_data, key_train, key_fresh = jax.random.split(jax.random.key(settings.seed), 3)
-    problem = draw_problem(key_data, num_classes=settings.num_classes, num_points=settings.num_points, dim=settings.dim)
+    sizes = {name: getattr(settings, name) for name in ("num_classes", "num_points", "dim")}
+    problem = softmax_regression.draw_problem(key_data, **sizes)
     fresh = jax.random.normal(key_fresh, problem.inputs.shape)
-    found = methods(problem, shared=settings.shared)
+    found, expected = methods(problem, 1 if settings.shared else None)
+    truth, unseen = float(problem.true_log_likelihood), problem.counts == 0
 
     @functools.cache
     def curves(name: str, rates: tuple[float, ...] = settings.rates) -> Curves:
         options: dict[str, Any] = {"iterations": settings.iterations, "batch_size": settings.batch_size}
-        return train(problem, found[name], rates, key=key_train, **options)
+        return softmax_regression.train(problem, found[name], rates, key=key_train, **options)
 
     def run(name: str, folder: Path | None) -> dict[str, Any]:
-        """With the rate that the docstring says; those of the last two kinds are of other methods."""
+        """With the rate that the docstring of the module says."""
+        if name in OTHERS:
+            return figures(curves(name), softmax_regression.largest_converging(curves(name)))
+        if name in LEFT_OUT:
+            return figures(curves(name), softmax_regression.best_at_end(curves(name)))
+        index = softmax_regression.best_at_end(*map(curves, LIKELIHOOD))
         if name in SMOOTHED:
-            return _figures(curves(name, (settings.rates[_of_likelihood(curves)],)), 0, problem, fresh)
-        if name == IS_AT_CSS_RATE:
-            return _figures(curves("standard IS"), _of_likelihood(curves), problem, fresh)
-        if name in LIKELIHOOD:
-            return _figures(curves(name), _of_likelihood(curves), problem, fresh)
-        choose = largest_converging if name in OTHERS else best_at_end
-        return _figures(curves(name), choose(curves(name)), problem, fresh)
+            return figures(curves(name, (settings.rates[index],)), 0)
+        return figures(curves("standard IS" if name == IS_AT_CSS_RATE else name), index)
 
-    truth = float(problem.true_log_likelihood)
-    names = (*LIKELIHOOD, *OTHERS, *LEFT_OUT, IS_AT_CSS_RATE, *SMOOTHED)
-    study = common.Study(
+    def figures(curves: Curves, index: int) -> dict[str, Any]:
+        shown, curve, vectors = curves.figures(index), curves.log_likelihood[index], curves.vectors[index]
+        beyond = np.flatnonzero(curve > truth)
+        lengths = jnp.where(unseen, jnp.linalg.norm(vectors, axis=1), 0)
+        probabilities = jax.nn.softmax(fresh @ vectors.T)
+        return {
+            **shown,
+            "best": float(np.nanmax(curve)),
+            "best_final_of_all_rates": float(np.nanmax(curves.log_likelihood[:, -1])),
+            "passes_true_model": int(shown["curve"]["iteration"][beyond[0]]) if beyond.size else None,
+            "length_of_unseen_vectors": float(jnp.sum(lengths)) / max(int(jnp.sum(unseen)), 1),
+            "mass_on_unseen": float(jnp.mean(jnp.sum(jnp.where(unseen, probabilities, 0), axis=1))),
+            "fall_by_rate": curves.fall(),
+            "curve": {**shown["curve"], "minus": -curve},
+        }
+
+    def panel(sign: int, names: tuple[str, ...], title: str) -> common.Panel:
+        axes: dict[str, Any] = {"ylim": (-11, 0.2)} if sign > 0 else {"y": "minus", "ylim": (5e-4, 100)}
+        return softmax_regression.panel(
+            title, lambda row: row["method"] in names, lambda rows: sign * truth, sign=sign, **axes
+        )
+
+    shown, names = LIKELIHOOD + OTHERS, (*LIKELIHOOD, *OTHERS, *LEFT_OUT, IS_AT_CSS_RATE, *SMOOTHED)
+    left_out = (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")
+    return common.Study(
         f"exact mean log-likelihood per point, {settings.num_classes:,} classes",
         [common.Method({"method": name}, functools.partial(run, name)) for name in names],
         COLUMNS,
-        _panels(truth),
-        caption=f"true model {truth:.3f}; {int(jnp.sum(problem.counts == 0))} classes never seen; f^{POWER} sums to "
-        f"{sum_of_powers(problem):.2f}",
+        [
+            panel(1, shown, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
+            panel(-1, shown + SMOOTHED, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
+            panel(1, left_out, "paper: significantly worse\nhere: IS with a rate of its own is slower"),
+        ],
+        caption=f"true model {truth:.3f}; {int(jnp.sum(unseen))} classes never seen; f^{POWER} sums to {expected:.2f}",
         reference="exact",
     )
-    return common.run(study, settings)
-
-
-def _of_likelihood(curves: Any) -> int:
-    return best_at_end(*(curves(name) for name in LIKELIHOOD))
-
-
-def _figures(curves: Curves, index: int, problem: Problem, fresh: Float[Array, "N dim"]) -> dict[str, Any]:
-    curve, vectors = curves.log_likelihood[index], curves.vectors[index]
-    iterations = curves.iterations()
-    beyond = np.flatnonzero(curve > float(problem.true_log_likelihood))
-    unseen = problem.counts == 0
-    lengths, number = jnp.where(unseen, jnp.linalg.norm(vectors, axis=1), 0), max(int(jnp.sum(unseen)), 1)
-    probabilities = jax.nn.softmax(fresh @ vectors.T)
-    return {
-        "learning_rate": float(curves.rates[index]),
-        "final": float(curve[-1]),
-        "best": float(np.nanmax(curve)),
-        "best_final_of_all_rates": float(np.nanmax(curves.log_likelihood[:, -1])),
-        "passes_true_model": int(iterations[beyond[0]]) if beyond.size else None,
-        "length_of_unseen_vectors": float(jnp.sum(lengths)) / number,
-        "mass_on_unseen": float(jnp.mean(jnp.sum(jnp.where(unseen, probabilities, 0), axis=1))),
-        "final_by_rate": curves.final_by_rate(),
-        "fall_by_rate": curves.fall(),
-        "curve": {"iteration": iterations, "log_likelihood": curve, "minus": -curve},
-    }
-
-
-def _panels(truth: float) -> list[common.Panel]:
-    shown = LIKELIHOOD + OTHERS
-    left_out = (*LEFT_OUT, IS_AT_CSS_RATE, "CSS-IS")
-    return [
-        _panel("log_likelihood", shown, truth, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
-        _panel("minus", shown + SMOOTHED, -truth, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
-        _panel(
-            "log_likelihood", left_out, truth, "paper: significantly worse\nhere: IS with a rate of its own is slower"
-        ),
-    ]
-
-
-def _panel(y: str, names: Sequence[str], truth: float, title: str) -> common.Panel:
-    lines = common.curves("iteration", y, where=lambda row: row["method"] in names)
-    axes: dict[str, Any] = {"xlabel": "iteration", "title": title, "ylim": (-11, 0.2)}
-    if y == "minus":
-        axes |= {"yscale": "log", "ylim": (5e-4, 100)}
-    ylabel = f"{'minus ' * (y == 'minus')}exact log-likelihood per point [nats]"
-    return common.Panel((lines, common.level("true model", lambda rows: truth)), {**axes, "ylabel": ylabel})

@@ -7,8 +7,8 @@ r"""Complementary Sum Sampling, figure 3: a GRU language model trained by seven 
 Setting: GRU of 128 units, word vectors of 100 shared by input and output through a projection P, parameters uniform in
 +-.005, vectors in +-.1; lower case, no stop words or punctuation, words seen 4 times or more, sentences up to 70 words;
 batches of 128 sentences, 250 samples from f^alpha shared by the batch and 10 spare, plain SGD, learning rate .05 times
-.9^epoch (.02 where .05 diverges, and .01 where that does). Exact log-likelihood a word of the training set, every epoch
-on a fixed subset of 20,000 words, at the end on everything.
+.9^epoch (.02 where .05 diverges, and .01 where that does). Exact log-likelihood per word of the training set, every
+epoch on a fixed subset of 20,000 words, at the end on everything.
 
 Expected on WikiText-2 (1,019,069 words, 23,247 different, the second command with --epochs 5; a uniform distribution
 has -10.05), exact log-likelihood of all words, alpha .75 and 1, all at rate .05:
@@ -36,7 +36,6 @@ Source: Botev, Zheng and Barber, Complementary Sum Sampling for Likelihood Appro
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,10 +46,11 @@ import optax
 from flax import nnx
 
 import candax as cx
-from candax import data, losses, models, samplers, training
+from candax import data, losses, models, samplers
 from candax.base import Loss, SampledLogits, Sampler
 from candax.blocks import DEFAULT_BLOCK_SIZE
 from candax.recipes import common
+from candax.recipes.language.measures import log_likelihood
 
 RATES = (0.05, 0.02, 0.01)
 NUM_SAMPLED, SPARE = 250, 10
@@ -106,52 +106,14 @@ METHODS: dict[str, tuple[Loss, int]] = {
 
 
 def _corpus(settings: Figure3) -> data.Corpus:
-    if settings.text:
-        corpus = data.text_corpus(settings.text, max_length=settings.max_length)
-    else:
-        corpus = data.python_corpus(max_length=settings.max_length)
-    step = settings.keep_one_in
+    longest, step = settings.max_length, settings.keep_one_in
+    of_files = functools.partial(data.text_corpus, settings.text) if settings.text else data.python_corpus
+    corpus = of_files(max_length=longest)
     if step == 1:
         return corpus
     bounds = zip(corpus.offsets[:-1:step], corpus.offsets[1::step], strict=True)
     sentences = ([corpus.words[i] for i in corpus.ids[start : end - 1]] for start, end in bounds)  # without </s>
-    return data.corpus_of(corpus.name, sentences, max_length=settings.max_length)
-
-
-def _make(settings: Figure3, batches: data.SentenceBatches, rate: float) -> Callable[..., Any]:
-    def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
-        rngs, corpus = nnx.Rngs(settings.seed), batches.corpus
-        # One row more than classes: the start of a sentence, which is read and never predicted.
-        words = cx.Embed(corpus.num_classes + 1, 100, rngs=rngs)
-        own = nnx.Rngs(settings.seed)
-        head = cx.Head(corpus.num_classes, table=words, counts=corpus.counts, biases=False, rngs=own)
-        head.vectors[...] = jax.random.uniform(rngs.params(), head.vectors.shape, minval=-0.1, maxval=0.1)
-        head.key_data.set_value(jax.random.key_data(jax.random.key(settings.seed)))
-        head.use(sampler, loss)
-        model = models.Classifier(models.GRULanguageModel(head, 128, init_scale=0.005, rngs=rngs), head)
-        schedule = optax.exponential_decay(rate, batches.batches_per_epoch, 0.9, staircase=True)
-        return model, cx.Optimizer(model, optax.sgd(schedule))
-
-    return make
-
-
-_full_softmax = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
-_nll = jax.jit(_full_softmax)
-
-
-def log_likelihood(model: Any, corpus: data.Corpus, sentences: np.ndarray, batch_size: int) -> dict[str, float]:
-    """Exact mean log-likelihood of the words of some sentences, in nats per word.
-
-    Raises:
-        FloatingPointError: where it is not finite.
-    """
-    total, words = 0.0, 0
-    for batch in data.sentences_in_order(corpus, sentences, batch_size):
-        total -= float(jnp.sum(_nll(training.embed(model, batch), batch.labels, model.head.classes())))
-        words += int((batch.labels >= 0).sum())
-    if not np.isfinite(total):
-        raise FloatingPointError(f"the log-likelihood is {total}.")
-    return {"log_likelihood": total / words}
+    return data.corpus_of(corpus.name, sentences, max_length=longest)
 
 
 def _subset(corpus: data.Corpus, words: int, seed: int) -> np.ndarray:
@@ -165,47 +127,61 @@ COLUMNS = common.columns(
 )
 
 
-def figure3(settings: Figure3) -> list[common.Row]:
+@common.command
+def figure3(settings: Figure3) -> common.Study:
     """Runs the study; a row for each method and alpha, with the first rate at which everything stays finite."""
-    settings = settings.ready()
     corpus = _corpus(settings)
     batches = data.SentenceBatches(corpus, settings.batch_size, settings.seed)
     names = settings.methods or tuple(METHODS)
     plans: list[tuple[str, float | None]] = [(name, alpha) for alpha in settings.alphas for name in names]
     plans += [(_FULL, None)] * bool(settings.full_epochs)
     sizes = f"{len(corpus):,} sentences, {len(corpus.ids):,} words, {corpus.num_classes:,} of them different"
-    runs = [(name, alpha, _run(settings, batches, name, alpha)) for name, alpha in plans]
-    study = common.Study(
+    return common.Study(
         f"{corpus.name}: {sizes}",
-        [common.Method({"method": name, "alpha": alpha}, run) for name, alpha, run in runs],
+        [
+            common.Method({"method": name, "alpha": alpha}, _run(settings, batches, name, alpha))
+            for name, alpha in plans
+        ],
         COLUMNS,
         [_panel(alpha) for alpha in settings.alphas],
         "paper: BlackOut and CSS-IS best, ranking and negative sampling far behind, IS unstable",
         "exact log-likelihood of the training text, nats per word",
         reference=_FULL,
     )
-    return common.run(study, settings)
 
 
 def _run(settings: Figure3, batches: data.SentenceBatches, name: str, alpha: float | None) -> common.Run:
-    corpus, batch_size = batches.corpus, settings.batch_size
-    subset = _subset(corpus, settings.likelihood_words, settings.seed)
+    corpus, seed = batches.corpus, settings.seed
+    subset, everything = _subset(corpus, settings.likelihood_words, seed), np.arange(len(corpus))
     epochs = settings.full_epochs if alpha is None else settings.epochs
-    by: tuple[Any, Any] = None, _full_softmax
+    of = functools.partial(log_likelihood, corpus=corpus, batch_size=settings.batch_size)
+    by: tuple[Any, Any] = None, functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
     if alpha is not None:
         loss, number = METHODS[name]
         by = samplers.unigram(number, power=alpha), loss
 
+    def make(rate: float, sampler: Sampler | None, loss: Any) -> tuple[models.Classifier, cx.Optimizer]:
+        rngs = nnx.Rngs(seed)
+        # One row more than classes: the start of a sentence, which is read and never predicted.
+        words = cx.Embed(corpus.num_classes + 1, 100, rngs=rngs)
+        head = cx.Head(corpus.num_classes, table=words, counts=corpus.counts, biases=False, rngs=nnx.Rngs(seed))
+        head.vectors[...] = jax.random.uniform(rngs.params(), head.vectors.shape, minval=-0.1, maxval=0.1)
+        head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
+        head.use(sampler, loss)
+        model = models.Classifier(models.GRULanguageModel(head, 128, init_scale=0.005, rngs=rngs), head)
+        schedule = optax.exponential_decay(rate, batches.batches_per_epoch, 0.9, staircase=True)
+        return model, cx.Optimizer(model, optax.sgd(schedule))
+
     def loss_fn(model: Any, batch: Any) -> jax.Array:
-        return jnp.sum(model.head.loss(model(batch), batch.labels, reduction="none")) / batch_size
+        return jnp.sum(model.head.loss(model(batch), batch.labels, reduction="none")) / settings.batch_size
 
     def attempt(rate: float) -> common.Run:
         problem = common.Training(
-            _make(settings, batches, rate),
+            functools.partial(make, rate),
             batches,
             epochs * batches.batches_per_epoch,
-            measure=lambda model: log_likelihood(model, corpus, np.arange(len(corpus)), batch_size),
-            on_the_way=lambda model: log_likelihood(model, corpus, subset, batch_size),
+            measure=lambda model: {"log_likelihood": of(model, sentences=everything)},
+            on_the_way=lambda model: {"log_likelihood": of(model, sentences=subset)},
             measured_at=[epoch / epochs for epoch in range(epochs + 1)],
             loss_fn=loss_fn,
         )

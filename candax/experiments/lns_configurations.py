@@ -1,51 +1,43 @@
-"""Data sets and hyperparameters of the LNS studies, by name.
+"""Data sets, hyperparameters and methods of the LNS studies, by name.
 
 Those of the paper (Amazon-670K, Wiki-325K, ODP, Amazon-Uniform) have the paper's hyperparameters, and are ready to run
-for who has the files; python-stdlib, yso-en and acl-authors were tuned here; toy is for ``--quick``.
+for those who have the files; python-stdlib, yso-en and acl-authors were tuned here; toy is for ``--quick``.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from candax import data, samplers
-from candax.base import Sampler
+from candax import data, losses, samplers
+from candax.base import Loss, Sampler
 from candax.recipes import common
+from candax.recipes.common.catalog import LOSSES
 from candax.recipes.extreme.problem import problem
 from candax.recipes.extreme.toy import toy
 
 Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform", "toy"]
+MethodName = Literal[
+    "top_k", "lsh_embedding", "lsh_label", "frequency", "sampled_softmax", "nce", "lsh_logit", "lsh_logit_with_tail"
+]
+# Candidates per example of TopK, which scores all classes to find them; the paper does not give its number.
+_TOP_K = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """A data set and how it is trained on; ``sparsity`` is the paper's: candidates as a share of all classes.
-
-    Attributes:
-        hash: hash family.
-        num_hashes: K.
-        num_tables: L.
-        sparsity: slots of a candidate set / num_classes, of every method that samples.
-        batch_size: examples per step.
-        learning_rate: of Adam.
-        epochs: passes over the training set.
-        dim: width of the hidden layer.
-        groups: candidate sets per batch; None: one per example, as in the paper.
-        update_every: changed rows move to their new buckets after so many steps: 1 is the paper's algorithm 5; None:
-            they wait for the next refresh.
-        tf_idf: whether counted features are weighted.
-    """
+    """How a data set is trained on."""
 
     hash: Literal["dwta", "simhash"]
-    num_hashes: int
-    num_tables: int
-    sparsity: float
+    num_hashes: int  # K
+    num_tables: int  # L
+    sparsity: float  # slots of a candidate set as a share of all classes, of every method that samples
     batch_size: int
-    learning_rate: float
+    learning_rate: float  # of Adam
     epochs: float
     dim: int = 128
-    groups: int | None = None
+    groups: int | None = None  # candidate sets per batch; None: one per example, as in the paper
+    # Steps after which changed rows move to their new buckets: 1 is the paper's algorithm 5; None: at the next refresh.
     update_every: int | None = 1
-    tf_idf: bool = False
 
     def num_sampled(self, num_classes: int) -> int:
         """Slots of a candidate set."""
@@ -95,6 +87,27 @@ CONFIGURATIONS: dict[Name, Configuration] = {
 }
 
 
+def _lsh_with_tail(configuration: Configuration, num_sampled: int) -> tuple[Sampler, Loss]:
+    # Half of the candidates found by hashing and summed as they are, half drawn from the rest.
+    half = max(1, num_sampled // 2)
+    head = configuration.lsh("embedding", half, near="logit", fill=None)
+    return samplers.with_tail(head, samplers.log_uniform(half, num_groups=configuration.groups)), losses.css
+
+
+METHODS: dict[MethodName, Callable[[Configuration, int], tuple[Sampler, Loss]]] = {
+    "top_k": lambda configuration, number: (samplers.top_k(_TOP_K), losses.subset_softmax),
+    # The other classes are left out of the softmax, uncorrected: the paper's form.
+    "lsh_embedding": lambda configuration, number: (configuration.lsh("embedding", number), losses.subset_softmax),
+    "lsh_label": lambda configuration, number: (configuration.lsh("label", number), losses.subset_softmax),
+    "frequency": lambda configuration, number: (samplers.unigram(number, smoothing=1.0), losses.sampled_softmax),
+    "sampled_softmax": lambda configuration, number: (samplers.log_uniform(number), losses.sampled_softmax),
+    "nce": lambda configuration, number: (samplers.log_uniform(number), LOSSES["nce"]),
+    # Not the paper's: near the largest logits instead of the closest vectors, and corrected for the classes left out.
+    "lsh_logit": lambda configuration, number: (configuration.lsh("embedding", number, near="logit"), losses.css),
+    "lsh_logit_with_tail": _lsh_with_tail,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class OnDataset(common.Settings):
     """What the studies on a data set can be told."""
@@ -124,8 +137,7 @@ class OnDataset(common.Settings):
                 f"expected --dataset with the folder of {self.config}'s train and test files in the Extreme "
                 "Classification Repository's text format, got none. Only python-stdlib needs no files."
             )
-        found = data.load(self.config if self.dataset is None else self.dataset)
-        return data.tf_idf(found) if self.configuration.tf_idf else found
+        return data.load(self.config if self.dataset is None else self.dataset)
 
     def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
         """Training on a data set with the hyperparameters; options are those of ``extreme.problem``."""

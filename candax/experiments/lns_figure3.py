@@ -19,7 +19,7 @@ Expected on python-stdlib (37,769 classes, 504 steps, about 4 minutes on 2 cores
   The target is uniform, but only flat hash functions are near it.
 * After: uniform .84, unigram .66, log-uniform .58; LSH Embedding with SimHash .73 (K = 8) and .46 (K = 32), DWTA .82.
   So LSH follows the target better than any static sampler where its hashes are sharp, and then 16 tables find next to
-  nothing (2e-8 classes an example); where tables find enough, frequencies are nearer. LSH Label (.84 to .91) is no
+  nothing (2e-8 classes per example); where tables find enough, frequencies are nearer. LSH Label (.84 to .91) is no
   nearer than uniform.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), figure 3.
@@ -81,43 +81,42 @@ COLUMNS = common.columns(when="", distribution="", distance=".3f", error=".3f", 
 CLAIMS = ("all are close to uniform", "LSH follows the target")
 
 
-def lns_figure3(settings: LNSFigure3) -> list[common.Row]:
+@common.command
+def lns_figure3(settings: LNSFigure3) -> common.Study:
     """Runs the study; a row for each distribution before training and after it."""
-    settings = settings.ready()
     dataset = settings.load()
     examples = _examples(settings, dataset)
     training = settings.training(dataset, curve_examples=None)
     ((batch, _),) = data.evaluation_batches(examples, len(examples), training.batches.max_features)
 
-    def query(model: Any) -> Query:
-        return Query(embed(model, batch), jnp.asarray(batch.labels), model.head.classes())
+    def query(model: Any) -> dict[str, Query]:
+        return {"query": Query(embed(model, batch), jnp.asarray(batch.labels), model.head.classes())}
 
     @functools.cache
     def query_after(steps: int) -> Query:
         if not steps:
-            return query(training.make(None, losses.full_softmax)[0])
-        changes: dict[str, Any] = {"measure": lambda model: {"query": query(model)}}
+            return query(training.make(None, losses.full_softmax)[0])["query"]
+        by: tuple[Any, Any]
         if settings.sampler is None:
-            loss = faster_full_softmax(training, settings.configuration.batch_size, dataset.num_classes)
-            return training.by(None, loss, **changes)(None)["query"]
-        return training.by(SAMPLERS[settings.sampler](_NUM_SAMPLED), losses.css, **changes)(None)["query"]
+            by = None, faster_full_softmax(training, settings.configuration.batch_size, dataset.num_classes)
+        else:
+            by = SAMPLERS[settings.sampler](_NUM_SAMPLED), losses.css
+        return training.by(*by, measure=query)(None)["query"]
 
     def measured(steps: int, name: str, weights: Weights) -> common.Method:
         labels = {"when": f"after {steps:,} steps", "distribution": name}
         return common.Method(labels, lambda folder: _measure(query_after(steps), name, weights))
 
     times = (0, training.num_steps)
-    methods = [measured(steps, name, weights) for steps in times for name, weights in _weights(settings).items()]
-    study = common.Study(
+    return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes, mean over {len(examples)} test examples",
-        methods,
+        [measured(steps, name, weights) for steps in times for name, weights in _weights(settings).items()],
         COLUMNS,
         [_panel(f"after {steps:,} steps", claim) for steps, claim in zip(times, CLAIMS, strict=True)],
         caption=f"on top: probability of the target's {_TOP} best classes; found: classes that LSH finds",
         reference="target",
         data=dataset.digest,
     )
-    return common.run(study, settings)
 
 
 def _panel(when: str, claim: str) -> common.Panel:
@@ -128,24 +127,22 @@ def _panel(when: str, claim: str) -> common.Panel:
 
 
 def _weights(settings: LNSFigure3) -> dict[str, Weights]:
-    found: dict[str, Weights] = {"target": model_weights}
-    for name in ("uniform", "log_uniform", "unigram"):
-        found[name] = functools.partial(static_counts, SAMPLERS[name](1))
-    for by in ("embedding", "label"):
-        for name, near, family, numbers, num_tables in (
-            ("SimHash", "vector", samplers.simhash(), settings.simhash, 16),
-            ("SimHash near logit", "logit", samplers.simhash(), settings.simhash, 16),
-            ("DWTA", "vector", samplers.dwta(8), settings.dwta, 150),
-        ):
-            for num_hashes in numbers:
-                options: dict[str, Any] = {
-                    "hash": family,
-                    "near": near,
-                    "num_hashes": num_hashes,
-                    "num_tables": num_tables,
-                }
-                found[f"LSH {by}, {name}, K = {num_hashes}"] = functools.partial(lsh_inclusion, by=by, **options)
-    return found
+    families: dict[str, dict[str, Any]] = {
+        "SimHash": {"near": "vector", "hash": samplers.simhash(), "num_tables": 16},
+        "SimHash near logit": {"near": "logit", "hash": samplers.simhash(), "num_tables": 16},
+        "DWTA": {"near": "vector", "hash": samplers.dwta(8), "num_tables": 150},
+    }
+    statics: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram")
+    return {
+        "target": model_weights,
+        **{name: functools.partial(static_counts, SAMPLERS[name](1)) for name in statics},
+        **{
+            f"LSH {by}, {name}, K = {number}": functools.partial(lsh_inclusion, by=by, num_hashes=number, **family)
+            for by in ("embedding", "label")
+            for name, family in families.items()
+            for number in (settings.dwta if name == "DWTA" else settings.simhash)
+        },
+    }
 
 
 def _examples(settings: LNSFigure3, dataset: data.Dataset) -> data.Examples:

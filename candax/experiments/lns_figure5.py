@@ -7,16 +7,14 @@ Frequent classes are down-sampled until all that are left have between half of `
 training examples (``candax.data.flatten_labels``); then every method of ``lns_tables`` is trained on what is left, and
 the label frequencies before and after are drawn beside its curves. Hyperparameters are those of the data set before.
 
-Expected on yso-en as above (20,492 classes, 1,639 candidates; 40 minutes on 2 busy cores): full softmax P@1 .134, LSH
-Label .131 (98 %), frequency-based .135 (100 %), LSH Embedding .110 (82 %), LSH near the logit .107, sampled softmax
-.098 (73 %), NCE .073 (55 %), top_k .062, LSH with a log-uniform tail .020: log-uniform draws, which count on frequent
-classes, fail; frequency-based ones are nearly uniform here, and do not. On acl-authors with --max-count 10 (9,084
-classes, 182 candidates): full softmax .063, frequency-based .039, LSH Label .037, LSH Embedding .032, top_k .027, LSH
-near the logit .015, sampled softmax and NCE .007. On python-stdlib (3 minutes; only 367 classes and 15 candidates are
-left, so this says little): full softmax .142, top_k .147, frequency-based .036, LSH Embedding and Label .032, NCE .020,
-sampled softmax .016.
-
 The paper's claims: static samplers, which count on a few frequent classes, fail; LSH does not care.
+
+Expected on yso-en as above (20,492 classes, 1,639 candidates; 40 minutes on 2 busy cores): full softmax P@1 .134, LSH
+Label .131, frequency-based .135, LSH Embedding .110, LSH near the logit .107, sampled softmax .098, NCE .073, top_k
+.062, LSH with a log-uniform tail .020. On acl-authors with --max-count 10 (9,084 classes, 182 candidates): full softmax
+.063, frequency-based .039, LSH Label .037, LSH Embedding .032, top_k .027, LSH near the logit .015, sampled softmax and
+NCE .007. On python-stdlib (3 minutes; only 367 classes and 15 candidates are left, so this says little): full softmax
+.142, top_k .147, frequency-based .036, LSH Embedding and Label .032, NCE .020, sampled softmax .016.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.5 and
 figure 5.
@@ -48,9 +46,9 @@ class Figure5(Tables):
     QUICK: ClassVar = {"config": "toy", "methods": ("sampled_softmax",), "max_count": 6, "epochs": 2.0}
 
 
-def figure5(settings: Figure5) -> list[common.Row]:
+@common.command
+def figure5(settings: Figure5) -> common.Study:
     """Runs the study; the rows of the table, full softmax first."""
-    settings = settings.ready()
     before = settings.load()
     after = data.flatten_labels(before, max_count=settings.max_count, min_count=settings.min_count, seed=settings.seed)
     axes = {"xlabel": "classes, the most frequent first", "ylabel": "training examples"}
@@ -58,7 +56,7 @@ def figure5(settings: Figure5) -> list[common.Row]:
         lambda rows: [_frequencies("before", before), _frequencies("after", after)],
         {**axes, "xscale": "log", "yscale": "log"},
     )
-    return common.run(study(after, settings, CLAIM, frequencies), settings)
+    return study(after, settings, CLAIM, frequencies)
 
 
 def _frequencies(when: str, dataset: data.Dataset) -> common.Line:

@@ -7,7 +7,7 @@ A model is trained with LSH Embedding to some steps, refreshed, and trained on w
 examples say which share of their ten best classes (by logit, labels aside) is among the candidates: with the tables as
 they are, and with tables built anew at that moment from the same hash functions. Three ways to keep tables: none but
 the refresh, changed rows moved after every step (the paper's algorithm 5), and after every fifth. Buckets are found
-near the likest vectors, as in the paper, and near the largest logits.
+near the closest vectors, as in the paper, and near the largest logits.
 
 The paper's claim: weights move much at first and little later, so that rebuilding after 50 steps and then exponentially
 rarer is enough.
@@ -19,7 +19,7 @@ Expected on python-stdlib (8 minutes on 2 cores; standard errors about .02), rec
 * Refreshed after 400 steps: .93; with a refresh only .84 after 40 and .69 after 100, built anew .90; rows moved every
   step .86 and .83, every fifth .84 and .84, 0 to .04 below what building anew gives there (full buckets evict).
 
-Near the likest vectors .14 at first, later 0 to .12, fresh or not: those are other classes than the ones of largest
+Near the closest vectors .14 at first, later 0 to .12, fresh or not: those are other classes than the ones of largest
 logit, for class vectors differ in length and bias.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.
@@ -28,7 +28,6 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -51,7 +50,7 @@ class LNSStaleness(OnDataset):
     """Measures recall of LSH tables against steps since a refresh; prints a table, writes results.json, a picture."""
 
     near: tuple[Near, ...] = ("vector", "logit")
-    """What buckets are to be near to: the likest vectors, as in the paper, or the largest logits."""
+    """What buckets are to be near to: the closest vectors, as in the paper, or the largest logits."""
     after: tuple[common.Count, ...] = (50, 400)
     """Training steps before the refresh, each number that is measured."""
     steps: common.Count = 100
@@ -78,9 +77,9 @@ class LNSStaleness(OnDataset):
 COLUMNS = common.columns(after="", near="", kept="", steps="", recall=".2f", fresh_recall=".2f")
 
 
-def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
+@common.command
+def lns_staleness(settings: LNSStaleness) -> common.Study:
     """Runs the study; a row for each number of steps before the refresh and each way to keep tables."""
-    settings = settings.ready()
     dataset, configuration = settings.load(), settings.configuration
     number = configuration.num_sampled(dataset.num_classes)
     training = settings.training(dataset, curve_examples=None)
@@ -97,39 +96,42 @@ def lns_staleness(settings: LNSStaleness) -> list[common.Row]:
         fit(model, optimizer, training.batches, num_steps=after, description=f"near {near}")
         return model, optimizer
 
-    def measured(after: int, near: Near, kept: str) -> common.Method:
-        def run(folder: Path | None) -> dict[str, Any]:
-            model, optimizer = trained(after, near)
-            model.head.use(lsh(near, kept), losses.css)
-            options = {"num_steps": settings.steps, "every": settings.every, "top_k": settings.top_k}
-            key = jax.random.key(settings.seed)
-            found = measure_staleness(model, optimizer, training.batches, tests, key=key, **options)
-            figures = {name: getattr(found, name) for name in ("recall", "fresh_recall", "lost")}
-            values = {name: measure.value for name, measure in figures.items()}
-            errors = {f"{name}_error": measure.standard_error for name, measure in figures.items()}
-            return {"steps": found.steps, **values, **errors, "curve": {"step": found.steps, **values}}
-
-        return common.Method({"after": after, "near": near, "kept": kept}, run)
+    def measured(after: int, near: Near, kept: str, folder: Path | None) -> dict[str, Any]:
+        model, optimizer = trained(after, near)
+        model.head.use(lsh(near, kept), losses.css)
+        options = {name: getattr(settings, name) for name in ("every", "top_k")}
+        options |= {"num_steps": settings.steps, "key": jax.random.key(settings.seed)}
+        found = measure_staleness(model, optimizer, training.batches, tests, **options)
+        figures = {name: getattr(found, name) for name in ("recall", "fresh_recall", "lost")}
+        values = {name: measure.value for name, measure in figures.items()}
+        errors = {f"{name}_error": measure.standard_error for name, measure in figures.items()}
+        return {"steps": found.steps, **values, **errors, "curve": {"step": found.steps, **values}}
 
     after = sorted(settings.after)
-    study = common.Study(
+    return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes, {number:,} candidates: recall of the best classes",
-        [measured(*plan) for plan in itertools.product(after, settings.near, KEPT)],
+        [
+            common.Method(dict(zip(("after", "near", "kept"), plan, strict=True)), functools.partial(measured, *plan))
+            for plan in itertools.product(after, settings.near, KEPT)
+        ],
         COLUMNS,
         [_panel(steps) for steps in after],
         caption="recall at so many steps since the refresh, and fresh: with tables built anew at that moment",
         data=dataset.digest,
     )
-    return common.run(study, settings)
 
 
 def _panel(after: int) -> common.Panel:
-    def lines(rows: Sequence[common.Row]) -> list[common.Line]:
-        of = [row for row in rows if row["after"] == after]
-        kept = common.curves("step", "recall", label=lambda row: f"near {row['near']}, {row['kept']}")
-        anew = common.curves("step", "fresh_recall", label=lambda row: f"near {row['near']}, built anew")
-        return kept(of) + anew([row for row in of if row["kept"] == _REBUILT])
+    def here(row: common.Row) -> bool:
+        return row["after"] == after
 
+    def anew(row: common.Row) -> bool:
+        return here(row) and row["kept"] == _REBUILT
+
+    lines = (
+        common.curves("step", "recall", label=lambda row: f"near {row['near']}, {row['kept']}", where=here),
+        common.curves("step", "fresh_recall", label=lambda row: f"near {row['near']}, built anew", where=anew),
+    )
     axes = {"title": f"refreshed after {after:,} steps", "xlabel": "steps since the refresh", "ylabel": "recall"}
     return common.Panel(lines, axes)
 

@@ -21,10 +21,10 @@ Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampli
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from candax.experiments.lns_configurations import OnDataset
-from candax.experiments.lns_methods import METHODS, MethodName
+from candax.experiments.lns_configurations import METHODS, MethodName, OnDataset
 from candax.recipes import common
 
 SweepName = Literal["sparsity", "num_tables", "num_hashes"]
@@ -56,15 +56,15 @@ class Sweeps(OnDataset):
     QUICK: ClassVar = {
         **OnDataset.QUICK,
         "epochs": 2.0,
-        "tables": ("sparsity", "num_hashes"),
+        "tables": ("sparsity",),
         "values": (0.5, 1.0),
         "methods": ("lsh_logit",),
     }
 
 
-def sweeps(settings: Sweeps) -> list[common.Row]:
+@common.command
+def sweeps(settings: Sweeps) -> common.Study:
     """Runs the study; a row for each trained model."""
-    settings = settings.ready()
     dataset = settings.load()
     training = settings.training(dataset, curve_examples=None)
 
@@ -75,29 +75,22 @@ def sweeps(settings: Sweeps) -> list[common.Row]:
         labels = {"sweep": sweep, "method": name, "value": value, "num_sampled": number}
         return common.Method(labels, training.by(*METHODS[name](configuration, number), f"{name}, {sweep} {value:g}"))
 
-    study = common.Study(
+    def methods(sweep: SweepName) -> Iterator[common.Method]:
+        ends = tuple(dict.fromkeys((settings.methods[0], settings.methods[-1])))
+        for name in settings.methods if sweep == "sparsity" else ends:
+            yield from (method(sweep, name, value) for value in settings.values or VALUES[sweep])
+        if sweep == "sparsity":
+            yield from (method(sweep, "sampled_softmax", value) for value in settings.values or STATIC)
+
+    def panel(sweep: SweepName) -> common.Panel:
+        scale = "linear" if sweep == "num_hashes" else "log"
+        axes = {"title": TITLES[sweep], "xscale": scale, "ylabel": "precision at 1 on test data"}
+        return common.Panel(common.sweep("value", "p_at_1", where=lambda row: row["sweep"] == sweep), axes)
+
+    return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes",
-        [method(*plan) for plan in _plans(settings)],
+        [each for sweep in settings.tables for each in methods(sweep)],
         common.columns(sweep="", method="", value="g", num_sampled=",", p_at_1=".3f", p_at_5=".3f", ms_per_step=".1f"),
-        [_panel(sweep) for sweep in settings.tables],
+        [panel(sweep) for sweep in settings.tables],
         data=dataset.digest,
     )
-    return common.run(study, settings)
-
-
-def _plans(settings: Sweeps) -> list[tuple[SweepName, MethodName, float]]:
-    """Sweep, method, value."""
-    plans: list[tuple[SweepName, MethodName, float]] = []
-    for sweep in settings.tables:
-        ends = dict.fromkeys((settings.methods[0], settings.methods[-1]))
-        methods = settings.methods if sweep == "sparsity" else tuple(ends)
-        plans += [(sweep, method, value) for method in methods for value in settings.values or VALUES[sweep]]
-        if sweep == "sparsity":
-            plans += [(sweep, "sampled_softmax", value) for value in settings.values or STATIC]
-    return plans
-
-
-def _panel(sweep: SweepName) -> common.Panel:
-    scale = "linear" if sweep == "num_hashes" else "log"
-    axes = {"title": TITLES[sweep], "xscale": scale, "ylabel": "precision at 1 on test data"}
-    return common.Panel(common.sweep("value", "p_at_1", where=lambda row: row["sweep"] == sweep), axes)

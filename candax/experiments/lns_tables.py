@@ -6,7 +6,7 @@
 
 Full softmax, TopK (64 classes per example), LSH Embedding, LSH Label, frequency-based, sampled softmax (log-uniform)
 and NCE, all but TopK with the same number of candidates; beside the paper's methods LSH near the largest logits instead
-of the likest vectors, alone and with a sampled tail. Time is that of training steps and refreshes, relative to the
+of the closest vectors, alone and with a sampled tail. Time is that of training steps and refreshes, relative to the
 faster form of the full softmax in the same run.
 
 The paper's claims: both LSH methods end at 93.8 % or more of full softmax's P@1, reach 90 % of it in about its number
@@ -15,12 +15,8 @@ of epochs, and take 6.5 to 22 times less time per epoch; static samplers stay be
 Expected on python-stdlib (5 to 8 minutes on 2 cores): full softmax P@1 .408; top_k .413; LSH Embedding .375 and LSH
 Label .354, below the paper's range; frequency-based .404, sampled softmax .406, NCE .403; near the logit .391, with a
 tail .406; static samplers 8 to 10 times quicker per epoch, LSH 5 to 8. Labels are skewed here, and static samplers
-that follow their frequency hard to beat.
-
-On yso-en (flat frequencies; 25 to 40 minutes): full .283, LSH Label .228, frequency-based .229, with a tail .202,
-sampled softmax .197, LSH Embedding .196, NCE .191, top_k .016. On acl-authors (an hour): full .099, frequency-based
-.096, NCE .088, with a tail .086, sampled softmax .084, LSH Label .083, near the logit .071, LSH Embedding .070, top_k
-.014.
+that follow their frequency are hard to beat. The figures of yso-en (25 to 40 minutes) and acl-authors (an hour) are in
+docs/papers/lns.md.
 
 Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section 3.
 """
@@ -29,8 +25,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 from candax import data
-from candax.experiments.lns_configurations import OnDataset
-from candax.experiments.lns_methods import METHODS, MethodName
+from candax.experiments.lns_configurations import METHODS, MethodName, OnDataset
 from candax.recipes import common
 from candax.recipes.extreme import problem
 
@@ -49,10 +44,10 @@ class Tables(OnDataset):
     QUICK: ClassVar = {**OnDataset.QUICK, "methods": ("lsh_embedding", "sampled_softmax", "lsh_logit_with_tail")}
 
 
-def tables(settings: Tables) -> list[common.Row]:
+@common.command
+def tables(settings: Tables) -> common.Study:
     """Runs the study; the rows of the table, full softmax first."""
-    settings = settings.ready()
-    return common.run(study(settings.load(), settings, CLAIM), settings)
+    return study(settings.load(), settings, CLAIM)
 
 
 def study(dataset: data.Dataset, settings: Tables, claim: str, *before: common.Panel) -> common.Study:

@@ -26,6 +26,32 @@ RECORD_EVERY = 50
 """Iterations between two evaluations of the exact log-likelihood."""
 FALL = 0.1
 """Nats by which a curve that converges may fall below its best so far."""
+NUM_SAMPLED = 20
+
+
+class Method(NamedTuple):
+    """A loss and the sampler of its candidates; without a sampler the loss needs all classes, as ``full_softmax``."""
+
+    sampler: Sampler | None
+    loss: Callable[..., Float[Array, " B"]]
+
+    def losses(
+        self, state: Any, key: KeyArray, inputs: Float[Array, "B dim"], labels: Int[Array, "B 1"], classes: Classes
+    ) -> Float[Array, " B"]:
+        """The losses of some points with candidates drawn by the key."""
+        if self.sampler is None:
+            return self.loss(inputs, labels, classes)
+        query = jax.lax.stop_gradient(Query(inputs, labels, classes))
+        candidates = self.sampler.sample(state, key, query)
+        by_group = labels.reshape(candidates.ids.shape[0], -1)
+        count = self.sampler.log_expected_count(state, candidates, by_group, query).reshape(labels.shape)
+        true = jnp.einsum("bd,btd->bt", inputs, classes.vectors[labels], preferred_element_type=jnp.float32)
+        sampled = classes.vectors[candidates.ids]
+        number = classes.num_classes
+        return self.loss(score(true, inputs, labels, candidates, count, sampled, None, num_classes=number))
+
+
+EXACT = Method(None, losses.full_softmax)
 
 
 @pytree
@@ -49,15 +75,6 @@ class Problem:
 def draw_problem(key: KeyArray, *, num_classes: int, num_points: int, dim: int) -> Problem:
     """Draws class vectors and inputs from the standard normal distribution, and labels from the model.
 
-    Args:
-        key: of all three.
-        num_classes: C.
-        num_points: N.
-        dim: D.
-
-    Returns:
-        A ``Problem``.
-
     Example:
         >>> problem = draw_problem(jax.random.key(0), num_classes=10, num_points=50, dim=3)
         >>> float(problem.counts.sum())
@@ -69,14 +86,7 @@ def draw_problem(key: KeyArray, *, num_classes: int, num_points: int, dim: int) 
     labels = jax.random.categorical(key_labels, inputs @ vectors.T)
     counts = jnp.bincount(labels, length=num_classes).astype(jnp.float32)
     problem = Problem(inputs, labels[:, None], counts, jnp.zeros(()))
-    return Problem(inputs, labels[:, None], counts, problem.log_likelihood(vectors))
-
-
-class Method(NamedTuple):
-    """A loss and the sampler of its candidates; without a sampler the loss needs all classes, as ``full_softmax``."""
-
-    sampler: Sampler | None
-    loss: Callable[..., Float[Array, " B"]]
+    return dataclasses.replace(problem, true_log_likelihood=problem.log_likelihood(vectors))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +111,6 @@ class Regression(common.Settings):
         self.expect(whole, f"--iterations to be a positive multiple of {RECORD_EVERY}", "iterations")
 
 
-EXACT = Method(None, losses.full_softmax)
-
-
 class Curves(NamedTuple):
     """Exact mean log-likelihood per point at every learning rate, while training, and the class vectors at the end."""
 
@@ -117,14 +124,15 @@ class Curves(NamedTuple):
         fall = (best_so_far - self.log_likelihood).max(axis=1)
         return np.where(np.isfinite(self.log_likelihood).all(axis=1), fall, np.inf)
 
-    def iterations(self) -> np.ndarray:
-        """At which the log-likelihoods were recorded."""
-        return np.arange(self.log_likelihood.shape[1]) * RECORD_EVERY
-
-    def final_by_rate(self) -> dict[str, float]:
-        """The last log-likelihood at each rate."""
-        names = [f"{rate:g}" for rate in self.rates]
-        return dict(zip(names, self.log_likelihood[:, -1].tolist(), strict=True))
+    def figures(self, index: int) -> dict[str, Any]:
+        """Those of one learning rate, and how all of them end."""
+        curve, names = self.log_likelihood[index], [f"{rate:g}" for rate in self.rates]
+        return {
+            "learning_rate": float(self.rates[index]),
+            "final": float(curve[-1]),
+            "final_by_rate": dict(zip(names, self.log_likelihood[:, -1].tolist(), strict=True)),
+            "curve": {"iteration": np.arange(len(curve)) * RECORD_EVERY, "log_likelihood": curve},
+        }
 
 
 def largest_converging(*curves: Curves) -> int:
@@ -161,19 +169,8 @@ def train(
 ) -> Curves:
     """Stochastic gradient descent from zero class vectors on the mean loss of a batch, at all learning rates at once.
 
-    Batches and samples are the same for all rates, and batches for all methods.
-
-    Args:
-        problem: the data.
-        method: what to minimise.
-        rates: learning rates, R of them.
-        key: of batches and samples.
-        iterations: steps, a multiple of ``RECORD_EVERY``.
-        batch_size: points per step, drawn with replacement.
-        decay: lower the rate linearly to 0 over the second half of the iterations.
-
-    Returns:
-        ``Curves`` with [R, 1 + iterations / RECORD_EVERY] log-likelihoods, the first before training.
+    Batches (drawn with replacement) and samples are the same for all rates, and batches for all methods. With ``decay``
+    the rate falls linearly to 0 over the second half of the iterations.
     """
     shape = problem.counts.shape[0], problem.inputs.shape[1]
     schedule = optax.linear_schedule(1.0, 0.0, iterations - iterations // 2, iterations // 2)
@@ -181,12 +178,15 @@ def train(
     def one_rate(rate: Array, problem: Problem, state: Any, key: KeyArray) -> tuple[Array, Array]:
         optimizer = optax.sgd(lambda step: rate * (schedule(step) if decay else 1.0), momentum=MOMENTUM)
 
+        def mean_loss(vectors: Array, points: Array, key_draw: KeyArray) -> Float[Array, ""]:
+            batch = problem.inputs[points], problem.labels[points], problem.classes(vectors)
+            return jnp.mean(method.losses(state, key_draw, *batch))
+
         def step(carry: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], None]:
             vectors, momentum = carry
             key_batch, key_draw = jax.random.split(jax.random.fold_in(key, index))
             points = jax.random.randint(key_batch, (batch_size,), 0, problem.inputs.shape[0])
-            gradient = jax.grad(_mean_loss)(vectors, problem, method, state, points, key_draw)
-            updates, momentum = optimizer.update(gradient, momentum)
+            updates, momentum = optimizer.update(jax.grad(mean_loss)(vectors, points, key_draw), momentum)
             return (jnp.asarray(optax.apply_updates(vectors, updates)), momentum), None
 
         def until_record(carry: tuple[Array, Any], first: Array) -> tuple[tuple[Array, Any], Array]:
@@ -195,9 +195,8 @@ def train(
 
         vectors = jnp.zeros(shape)
         start = problem.log_likelihood(vectors)
-        carry, rest = jax.lax.scan(
-            until_record, (vectors, optimizer.init(vectors)), jnp.arange(0, iterations, RECORD_EVERY)
-        )
+        carry = vectors, optimizer.init(vectors)
+        carry, rest = jax.lax.scan(until_record, carry, jnp.arange(0, iterations, RECORD_EVERY))
         return jnp.concatenate([start[None], rest]), carry[0]
 
     @jax.jit
@@ -210,25 +209,11 @@ def train(
     return Curves(np.asarray(rates), np.asarray(log_likelihood, np.float64), vectors)
 
 
-def _mean_loss(
-    vectors: Array, problem: Problem, method: Method, state: Any, points: Array, key: KeyArray
-) -> Float[Array, ""]:
-    inputs, labels, classes = problem.inputs[points], problem.labels[points], problem.classes(vectors)
-    if method.sampler is None:
-        return jnp.mean(method.loss(inputs, labels, classes))
-    query = jax.lax.stop_gradient(Query(inputs, labels, classes))
-    candidates = method.sampler.sample(state, key, query)
-    by_group = labels.reshape(candidates.ids.shape[0], -1)
-    true_log_expected_count = method.sampler.log_expected_count(state, candidates, by_group, query)
-    true = jnp.einsum("bd,btd->bt", inputs, vectors[labels], preferred_element_type=jnp.float32)
-    logits = score(
-        true,
-        inputs,
-        labels,
-        candidates,
-        true_log_expected_count.reshape(labels.shape),
-        vectors[candidates.ids],
-        None,
-        num_classes=problem.counts.shape[0],
-    )
-    return jnp.mean(method.loss(logits))
+def panel(
+    title: str, where: Any, true_model: Any, *, sign: int, y: str = "log_likelihood", **axes: Any
+) -> common.Panel:
+    """Curves beside what the true model reaches; ``sign`` -1 for minus the likelihood, on a scale of logarithms."""
+    lines = common.curves("iteration", y, where=where)
+    ylabel = f"{'minus ' if sign < 0 else ''}exact log-likelihood per point [nats]"
+    shared = {"title": title, "xlabel": "iteration", "ylabel": ylabel, "yscale": "log" if sign < 0 else "linear"}
+    return common.Panel((lines, common.level("true model", true_model)), shared | axes)

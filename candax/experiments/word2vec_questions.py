@@ -48,7 +48,7 @@ from flax import nnx
 from candax import data
 from candax.diagnostics.report import with_error
 from candax.experiments import word2vec_theory
-from candax.experiments.word2vec_variants import QUESTIONS, Question, QuestionName, Setting, options
+from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Question, QuestionName, Setting, options
 from candax.recipes import common, words
 from candax.recipes.common import report
 from candax.recipes.words import measures
@@ -119,10 +119,9 @@ def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
     settings = settings.ready()
     for path in (*settings.similarity, *settings.analogies):
         path.open("rb").close()  # what cannot be read should fail now
+    windows: dict[str, Any] = {"window": settings.window, "subsample": settings.subsample}
     whole = data.text_words(settings.text, min_count=settings.min_count)
-    text, pairs = measures.split(
-        whole, settings.max_words, min_count=settings.min_count, window=settings.window, subsample=settings.subsample
-    )
+    text, pairs = measures.split(whole, settings.max_words, min_count=settings.min_count, **windows)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     asked = {name: QUESTIONS[name] for name in settings.questions if name != "theory"}
     rows: list[common.Row] = []
@@ -141,23 +140,67 @@ def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
 def _study(
     settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs, questions: list[Question], seeds: range
 ) -> common.Study:
-    variants = list(dict.fromkeys(variant for question in questions for variant in question.variants))
-    of_seed = {seed: _batches(settings, text, seed) for seed in seeds}
+    run_length = settings.batch_size // _NUM_GROUPS
+    sizes = {"batch_size": settings.batch_size, "run_length": run_length}
+    windows: dict[str, Any] = {"window": settings.window, "subsample": settings.subsample}
+    of_seed = {seed: words.word2vec_batches(text, seed=seed, **sizes, **windows) for seed in seeds}
+    labels = (settings.batch_size - run_length) * 2 * settings.window
+    setting = Setting(settings.num_sampled, _NUM_GROUPS, labels, settings.learning_rate)
+
+    def measure(model: nnx.Module) -> dict[str, float]:
+        inputs, outputs = vectors_of(model)
+        found: dict[str, float] = {}
+        # On the way to divergence squares overflow; that is found out at the end.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, among in (("mrr", np.ones(text.num_words, bool)), ("mrr_rare", measures.rare_words(text))):
+                found[name], found[f"{name}_power"] = measures.rank(inputs, outputs, pairs, among, text.counts)
+            vectors = data.WordVectors(text.words, np.nan_to_num(inputs))
+            files = file_scores(vectors, settings.similarity, settings.analogies, settings.restrict)
+        scores = {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
+        return found | {name: float("nan") if score is None else score for name, score in scores.items()}
+
+    def run(variant: str, seed: int, folder: Path | None) -> dict[str, Any]:
+        """Trains one variant; a training that diverges says so in its row."""
+        batches, chosen = of_seed[seed], options(variant, setting)
+        num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+
+        def at_end(model: nnx.Module) -> dict[str, Any]:
+            inputs, outputs = vectors_of(model)
+            found = measure(model)
+            if not np.isfinite(found["mrr"]):
+                raise FloatingPointError("a vector is no longer finite.")
+            measures.save_nearest(settings.out, variant, seed, inputs)
+            return found | measures.geometry(inputs, outputs, text.counts)._asdict()
+
+        def make(*_: Any) -> Any:
+            return words.word2vec_model(batches, num_steps, dim=settings.dim, seed=seed, **chosen)
+
+        training = common.Training(make, batches, num_steps, at_end, measure, _CURVE, words.word2vec_step_loss)
+        try:
+            by = training.by(chosen.get("sampler"), words.word2vec_loss(1), f"{variant}, seed {seed}")
+            return {**by(folder), "diverged": 0}
+        except FloatingPointError:
+            return {"diverged": 1}
+
+    def speed(row: common.Row, rows: Sequence[common.Row]) -> float | None:
+        return text.total * settings.epochs / row["seconds"] if row.get("seconds") else None
+
+    variants = dict.fromkeys(variant for question in questions for variant in question.variants)
     return common.Study(
         f"{text.name}: {text.total:,} words, {text.num_words:,} of them different; {len(pairs.words):,} pairs held out",
         [
-            common.Method({"method": variant, "seed": seed}, _run(settings, text, pairs, of_seed[seed], variant, seed))
+            common.Method({"method": variant, "seed": seed}, functools.partial(run, variant, seed))
             for variant in variants
             for seed in seeds
         ],
         (
             common.Column("variant", "method"),
             *_columns(_scores(settings)),
-            common.Column("words/s", "words_per_second", ",.0f", _speed(text.total * settings.epochs)),
+            common.Column("words/s", "words_per_second", ",.0f", speed),
             common.Column("diverged", "diverged", ".0%"),
         ),
         [common.Panel(common.curves("epoch", "mrr"), {"xlabel": "passes over the text", "ylabel": "held-out MRR"})],
-        reference="reference",
+        reference=REFERENCE,
         picture="variants.png",
         may_change=("questions", "seeds", "theory_epochs"),
     )
@@ -170,94 +213,21 @@ def _scores(settings: Word2VecQuestions) -> dict[str, str]:
 
 
 def _columns(headings: Mapping[str, str]) -> list[common.Column]:
-    return [common.Column(heading, f"{name}_over_seeds", of=_over_seeds(name)) for name, heading in headings.items()]
+    """Of means over the seeds, with the standard deviation in brackets, in units of the last digit."""
 
-
-def _over_seeds(name: str) -> Any:
-    """The mean, and in brackets the standard deviation in units of its last digit."""
-
-    def of(row: common.Row, rows: Sequence[common.Row]) -> str:
+    def shown(name: str, row: common.Row, rows: Sequence[common.Row]) -> str:
         values = np.array(row.get(f"{name}_by_seed", ()))
         return with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0) if len(values) else "diverged"
 
-    return of
-
-
-def _speed(number: float) -> Any:
-    return lambda row, rows: number / row["seconds"] if row.get("seconds") else None
-
-
-def _batches(settings: Word2VecQuestions, text: data.Words, seed: int) -> data.WindowBatches:
-    return words.word2vec_batches(
-        text,
-        batch_size=settings.batch_size,
-        seed=seed,
-        window=settings.window,
-        subsample=settings.subsample,
-        run_length=settings.batch_size // _NUM_GROUPS,
-    )
-
-
-def _run(
-    settings: Word2VecQuestions,
-    text: data.Words,
-    pairs: measures.Pairs,
-    batches: data.WindowBatches,
-    variant: str,
-    seed: int,
-) -> common.Run:
-    """Trains one variant; a training that diverges says so in its row."""
-    num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
-    labels = (settings.batch_size - batches.run_length) * 2 * settings.window
-    setting = Setting(text.num_words, settings.num_sampled, _NUM_GROUPS, labels, settings.learning_rate)
-    chosen = options(variant, setting)
-    measure = functools.partial(_measure, settings, text, pairs)
-
-    def at_end(model: nnx.Module) -> dict[str, Any]:
-        inputs, outputs = vectors_of(model)
-        found = measure(model)
-        if not np.isfinite(found["mrr"]):
-            raise FloatingPointError("a vector is no longer finite.")
-        measures.save_nearest(settings.out, variant, seed, inputs)
-        return found | measures.geometry(inputs, outputs, text.counts)._asdict()
-
-    train = common.Training(
-        lambda *_: words.word2vec_model(batches, num_steps, dim=settings.dim, seed=seed, **chosen),
-        batches,
-        num_steps,
-        at_end,
-        measure,
-        _CURVE,
-        words.word2vec_step_loss,
-    ).by(chosen.get("sampler"), words.word2vec_loss(1), f"{variant}, seed {seed}")
-
-    def run(folder: Path | None) -> dict[str, Any]:
-        try:
-            return {**train(folder), "diverged": 0}
-        except FloatingPointError:
-            return {"diverged": 1}
-
-    return run
-
-
-def _measure(
-    settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs, model: nnx.Module
-) -> dict[str, float]:
-    inputs, outputs = vectors_of(model)
-    found: dict[str, float] = {}
-    # On the way to divergence squares overflow; that is found out at the end.
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, among in (("mrr", np.ones(text.num_words, bool)), ("mrr_rare", measures.rare_words(text))):
-            found[name], found[f"{name}_power"] = measures.rank(inputs, outputs, pairs, among, text.counts)
-        vectors = data.WordVectors(text.words, np.nan_to_num(inputs))
-        files = file_scores(vectors, settings.similarity, settings.analogies, settings.restrict)
-    scores = {name: result.get("spearman", result.get("accuracy")) for name, result in files.items()}
-    return found | {name: float("nan") if score is None else score for name, score in scores.items()}
+    return [
+        common.Column(heading, f"{name}_over_seeds", of=functools.partial(shown, name))
+        for name, heading in headings.items()
+    ]
 
 
 def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None:
     columns = [common.Column("variant", "method"), *_columns(_GEOMETRY), common.Column("shared", "shared", ".3f")]
-    shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], "reference", seeds)} for row in rows]
+    shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], REFERENCE, seeds)} for row in rows]
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in columns})
     caption = "shared: nearest neighbours in common with the reference of another seed"
@@ -267,21 +237,13 @@ def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None
 def _draw(name: str, question: Question, rows: Sequence[common.Row], settings: Word2VecQuestions) -> None:
     """A panel for each score: over the number that the question varies, its variants, or the text that was read."""
     headings = _scores(settings) | {"words_per_second": "words/s"} | (_GEOMETRY if name == "correction" else {})
-    if question.values is None:
-        places: Mapping[str, Any] = {variant: variant.replace(" ", "\n") for variant in question.variants}
-    else:
-        places = dict(zip(question.variants, question.values, strict=True))
+    values: Sequence[Any] = question.values or [variant.replace(" ", "\n") for variant in question.variants]
+    places = dict(zip(question.variants, values, strict=True))
     placed = [{**row, "place": places[row["method"]]} for row in rows]
-    axes: dict[str, Any] = {"xlabel": question.axis}
-    if question.values is not None and min(question.values) > 0:
-        axes["xscale"] = "log"
+    axes = {"xlabel": question.axis} | ({"xscale": "log"} if min(question.values or (0,)) > 0 else {})
     lines: Any = functools.partial(common.sweep, "place", by=lambda row: "mean, lowest and highest of the seeds")
     if name == "hard":
         axes, headings = {"xlabel": "passes over the text", "xscale": "log"}, _scores(settings)
         lines = functools.partial(common.curves, "epoch")
     panels = [common.Panel(lines(score), {**axes, "ylabel": heading}) for score, heading in headings.items()]
-    report.draw(question.title, panels, placed, "reference", settings.out / f"{name}.png")
-
-
-if __name__ == "__main__":
-    word2vec_questions(tyro.cli(Word2VecQuestions))
+    report.draw(question.title, panels, placed, REFERENCE, settings.out / f"{name}.png")

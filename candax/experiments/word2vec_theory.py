@@ -1,36 +1,27 @@
 """The theory of `word2vec_questions`: with full-rank vectors, inner products are PMI - log k, shifted by the noise."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optax
 from jaxtyping import Float64
 from rich.console import Console
 
+from candax import losses
 from candax.data import Words, words_of
 from candax.data.windows import SkipGramBatch, WindowBatches
 from candax.recipes import common, words
 from candax.recipes.words.training import vectors_of
-from candax.training import fit as train
 
 # Noise words per pair and the exponent of their frequencies.
 CASES = {"unigram, k=1": (1.0, 1.0), "unigram, k=5": (5.0, 1.0), "unigram^.75, k=5": (5.0, 0.75)}
 _WORDS = 200
 _MOST_TEXT = 100_000
 _POINTS = 1500
-
-
-class Fit(NamedTuple):
-    """How fitted numbers follow predicted ones: ``fitted = slope predicted + intercept``, over so many pairs."""
-
-    correlation: float
-    slope: float
-    intercept: float
-    rmse: float
-    pairs: int
 
 
 def small_text(text: Words, num_words: int = _WORDS) -> Words:
@@ -43,6 +34,7 @@ def small_text(text: Words, num_words: int = _WORDS) -> Words:
 
 def theory(
     text: Words,
+    folder: Path | None = None,
     *,
     k: float,
     power: float,
@@ -50,7 +42,6 @@ def theory(
     window: int,
     seed: int,
     batch_size: int = 256,
-    progress: bool = True,
 ) -> dict[str, Any]:
     """Trains skip-gram on a small vocabulary, with as many coordinates as words, and compares with the optimum.
 
@@ -58,107 +49,68 @@ def theory(
     ``log(P(w, c) / (P(w) q(c) k))``: where q is the distribution of the neighbours c, PMI - log k. P is counted over
     the windows of the very batches that are trained on.
 
-    Args:
-        text: of few words, see ``small_text``.
-        k: noise words per pair.
-        power: of the frequencies that they are drawn by.
-        epochs: passes over the text.
-        window: the most words to either side.
-        seed: of everything random.
-        batch_size: places per step.
-        progress: whether to show a bar.
-
     Returns:
-        The parts of ``Fit``, against the prediction; ``rmse_pmi``, against PMI - log k; ``share_of_text``, ``seconds``;
+        What ``fit`` gives, against the prediction; ``rmse_pmi``, against PMI - log k; ``share_of_text``, ``seconds``;
         and ``points``: for some pairs (PMI - log k, predicted, fitted).
     """
     batches = words.word2vec_batches(text, batch_size=batch_size, seed=seed, window=window, subsample=0)
     num_steps = max(1, round(epochs * batches.batches_per_epoch))
-    model, optimizer = words.word2vec_model(
-        batches,
-        num_steps,
-        dim=text.num_words,
-        k=k,
-        power=power,
-        num_sampled=256,
-        optimizer=optax.adam,
-        learning_rate=0.01,
-        seed=seed,
-    )
-    trained = train(
-        model,
-        optimizer,
-        batches,
-        num_steps=num_steps,
-        loss_fn=words.word2vec_step_loss,
-        description="theory",
-        progress=progress,
-    )
-    inputs, outputs = (table.astype(np.float64) for table in vectors_of(model))
-    fitted = inputs @ outputs.T
-    counts = _count_pairs(batches, num_steps)
-    noise = text.counts.astype(np.float64) ** power
-    with np.errstate(divide="ignore"):
-        conditional = np.log(counts) - np.log(counts.sum(1, keepdims=True))
-        predicted = conditional - np.log(noise / noise.sum()) - math.log(k)
-        pmi = conditional - np.log(counts.sum(0) / counts.sum()) - math.log(k)
-    # What is hardly ever seen has hardly been trained: its optimum lies far below 0, and is reached in the end only.
-    often = counts >= 50 * epochs
-    chosen = np.flatnonzero(often.reshape(-1))
-    chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:_POINTS])
-    points = np.stack([table.reshape(-1)[chosen] for table in (pmi, predicted, fitted)], axis=1)
-    return {
-        **fit(predicted[often], fitted[often])._asdict(),
-        "rmse_pmi": fit(pmi[often], fitted[often]).rmse,
-        "share_of_text": float(counts[often].sum() / counts.sum()),
-        "seconds": trained.records[-1]["seconds"],
-        "points": np.round(points, 3).tolist(),
-    }
+    options: dict[str, Any] = {"dim": text.num_words, "k": k, "power": power, "num_sampled": 256, "seed": seed}
+    options |= {"optimizer": optax.adam, "learning_rate": 0.01}
+
+    def measure(model: Any) -> dict[str, Any]:
+        inputs, outputs = (table.astype(np.float64) for table in vectors_of(model))
+        fitted = inputs @ outputs.T
+        counts = _count_pairs(batches, num_steps)
+        noise = text.counts.astype(np.float64) ** power
+        with np.errstate(divide="ignore"):
+            conditional = np.log(counts) - np.log(counts.sum(1, keepdims=True))
+            predicted = conditional - np.log(noise / noise.sum()) - math.log(k)
+            pmi = conditional - np.log(counts.sum(0) / counts.sum()) - math.log(k)
+        # What is hardly ever seen is hardly trained: its optimum lies far below 0, and is reached in the end only.
+        often = counts >= 50 * epochs
+        chosen = np.flatnonzero(often.reshape(-1))
+        chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:_POINTS])
+        points = np.stack([table.reshape(-1)[chosen] for table in (pmi, predicted, fitted)], axis=1)
+        return {
+            **fit(predicted[often], fitted[often]),
+            "rmse_pmi": fit(pmi[often], fitted[often])["rmse"],
+            "share_of_text": float(counts[often].sum() / counts.sum()),
+            "points": np.round(points, 3).tolist(),
+        }
+
+    def make(*_: Any) -> Any:
+        return words.word2vec_model(batches, num_steps, **options)
+
+    training = common.Training(make, batches, num_steps, measure, loss_fn=words.word2vec_step_loss)
+    return training.by(None, losses.full_softmax, "theory")(folder)
 
 
-def study(
-    text: Words, *, epochs: float, window: int, seeds: range, cases: dict[str, tuple[float, float]] | None = None
-) -> common.Study:
-    """The theory on a text's most frequent words, in some cases and with some seeds.
-
-    Args:
-        text: see ``small_text``.
-        epochs: see ``theory``.
-        window: see ``theory``.
-        seeds: of the trainings.
-        cases: by name, noise words per pair and the exponent of their frequencies; None: ``CASES``.
-
-    Returns:
-        A study for ``candax.recipes.common.run``.
-    """
-    cases, small = CASES if cases is None else cases, small_text(text)
-
-    def method(case: str, k: float, power: float, seed: int) -> common.Method:
-        def run(folder: Path | None) -> dict[str, Any]:
-            return theory(small, k=k, power=power, epochs=epochs, window=window, seed=seed)
-
-        return common.Method({"method": case, "seed": seed}, run)
-
+def study(text: Words, *, epochs: float, window: int, seeds: range) -> common.Study:
+    """The theory on a text's most frequent words, in all cases and with some seeds: see ``theory``."""
+    of = functools.partial(theory, small_text(text), epochs=epochs, window=window)
     names = {"correlation": ".3f", "slope": ".3f", "intercept": ".3f", "rmse": ".3f", "pairs": ",.0f"}
     names |= {"rmse_pmi": ".3f", "seconds": ".0f"}
     headings = {"rmse": "RMSE", "rmse_pmi": "RMSE to PMI - log k"}
-    figures = [common.Column(headings.get(name, name), name, form, spread=True) for name, form in names.items()]
+    axes = {"xlabel": "predicted", "ylabel": "inner product of the vectors"}
     return common.Study(
         "inner products of full-rank vectors and their prediction",
-        [method(case, *of, seed) for case, of in cases.items() for seed in seeds],
-        (common.Column("noise", "method"), *figures),
         [
-            common.Panel(
-                _points(case), {"title": case, "xlabel": "predicted", "ylabel": "inner product of the vectors"}
-            )
-            for case in cases
+            common.Method({"method": case, "seed": seed}, functools.partial(of, k=k, power=power, seed=seed))
+            for case, (k, power) in CASES.items()
+            for seed in seeds
         ],
+        [
+            common.Column("noise", "method"),
+            *(common.Column(headings.get(name, name), name, form, spread=True) for name, form in names.items()),
+        ],
+        [common.Panel(_points(case), {"title": case, **axes}) for case in CASES],
         picture="theory.png",
         may_change=("questions", "seeds"),
     )
 
 
-def _points(case: str) -> Any:
+def _points(case: str) -> Callable[[Sequence[common.Row]], list[common.Line]]:
     """Fitted numbers over PMI - log k and over the prediction, and where they are equal."""
 
     def lines(rows: Sequence[common.Row]) -> list[common.Line]:
@@ -174,19 +126,19 @@ def _points(case: str) -> Any:
     return lines
 
 
-def fit(predicted: Float64[np.ndarray, " n"], fitted: Float64[np.ndarray, " n"]) -> Fit:
-    """The least squares line, the correlation, and the root of the mean squared difference.
+def fit(predicted: Float64[np.ndarray, " n"], fitted: Float64[np.ndarray, " n"]) -> dict[str, float]:
+    """How fitted numbers follow predicted ones: ``fitted = slope predicted + intercept``, over so many pairs.
 
     Example:
-        >>> [round(float(x), 3) for x in fit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))]
-        [1.0, 2.0, 1.0, 2.16, 3.0]
+        >>> {name: round(x, 3) for name, x in fit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0])).items()}
+        {'correlation': 1.0, 'slope': 2.0, 'intercept': 1.0, 'rmse': 2.16, 'pairs': 3}
     """
     if len(predicted) < 3:
         raise ValueError(f"expected 3 pairs of words or more that occur often, found {len(predicted)}. Give more text.")
     slope, intercept = np.polyfit(predicted, fitted, 1)
-    correlation = np.corrcoef(predicted, fitted)[0, 1]
-    rmse = math.sqrt(np.mean((predicted - fitted) ** 2))
-    return Fit(float(correlation), float(slope), float(intercept), rmse, len(predicted))
+    correlation, rmse = np.corrcoef(predicted, fitted)[0, 1], math.sqrt(np.mean((predicted - fitted) ** 2))
+    numbers = {"correlation": correlation, "slope": slope, "intercept": intercept, "rmse": rmse}
+    return {**{name: float(number) for name, number in numbers.items()}, "pairs": len(predicted)}
 
 
 def _count_pairs(batches: WindowBatches, num_steps: int) -> Float64[np.ndarray, "num_words num_words"]:

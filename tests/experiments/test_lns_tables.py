@@ -5,7 +5,7 @@ import json
 import matplotlib.image
 import pytest
 
-from candax.experiments import lns_configurations, lns_methods
+from candax.experiments import lns_configurations
 from candax.experiments.lns_figure5 import Figure5, figure5
 from candax.experiments.lns_staleness import KEPT, LNSStaleness, lns_staleness
 from candax.experiments.lns_sweeps import Sweeps, sweeps
@@ -44,7 +44,7 @@ def test_sweeps_change_one_setting_at_a_time(tmp_path):
 
 def test_every_method_can_be_built_with_the_hyperparameters_of_every_data_set():
     for configuration in lns_configurations.CONFIGURATIONS.values():
-        for make in lns_methods.METHODS.values():
+        for make in lns_configurations.METHODS.values():
             make(configuration, 1000)
 
 

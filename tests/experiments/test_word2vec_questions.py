@@ -129,7 +129,7 @@ def test_rare_words_are_beyond_nine_tenths_of_the_text():
 
 
 def test_variants_follow_the_setting():
-    setting = Setting(num_words=50, num_sampled=8, num_groups=4, labels=96, learning_rate=0.1)
+    setting = Setting(num_sampled=8, num_groups=4, labels=96, learning_rate=0.1)
     for question in QUESTIONS.values():
         assert question.values is None or len(question.values) == len(question.variants)
         assert all({"num_sampled", "learning_rate"} <= set(options(variant, setting)) for variant in question.variants)

@@ -30,7 +30,7 @@ from candax.recipes.common.settings import (
     model_folder,
     writable_folder,
 )
-from candax.recipes.common.study import Method, Row, Study, first_finite, run
+from candax.recipes.common.study import Method, Row, Study, command, first_finite, run
 from candax.recipes.common.training import MEASURED_AT, Measure, Run, Training
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "bars",
     "below",
     "columns",
+    "command",
     "curves",
     "dots",
     "figure_of",

@@ -1,11 +1,12 @@
 """The runner of all studies: a problem, a list of methods and a list of measures become results, table and picture."""
 
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -17,6 +18,7 @@ from candax.recipes.common.training import Run
 from candax.training.metrics_log import write_atomically
 
 Row: TypeAlias = dict[str, Any]
+S = TypeVar("S", bound=Settings)
 _SEED = "seed"
 _UNFINISHED = "unfinished"
 # Of a table, in characters.
@@ -120,6 +122,17 @@ def run(study: Study, settings: Settings) -> list[Row]:
         report.draw(title, study.panels, shown, study.reference, file)
     console.print(f"wrote {out / 'results.json'}, {picture} and {picture.stem}.svg", soft_wrap=True)
     return shown
+
+
+def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
+    """Makes a command of a function that builds a study: it makes the settings ready, builds the study and runs it."""
+
+    @functools.wraps(build)
+    def of(settings: S) -> list[Row]:
+        settings = settings.ready()
+        return run(build(settings), settings)
+
+    return of
 
 
 def show(found: Table) -> None:

@@ -1,4 +1,4 @@
-"""Perplexity over all words, exact: no more than a block of logits at once."""
+"""Perplexity and likelihood over all words, exact: no more than a block of logits at once."""
 
 import functools
 import math
@@ -12,9 +12,11 @@ from flax import nnx
 from jaxtyping import Array, Int32
 
 from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.data import Corpus, sentences_in_order
 from candax.losses import full_softmax
 from candax.models import Classifier
 from candax.recipes.language.streams import StreamBatch, words_at
+from candax.training import embed
 from candax.training.trainer import Graph
 
 # Streams that a text is read in, and how many windows before its first word each has read.
@@ -47,6 +49,30 @@ def perplexity(model: Classifier, ids: Int32[np.ndarray, " N"], start: int, *, l
         words += int((batch.labels >= 0).sum())
     assert words == len(ids)
     return math.exp(min(total / words, 700.0))
+
+
+_nll = jax.jit(functools.partial(full_softmax, block_size=DEFAULT_BLOCK_SIZE))
+
+
+def log_likelihood(model: Classifier, corpus: Corpus, sentences: np.ndarray, batch_size: int) -> float:
+    """The exact mean log-likelihood of the words of some sentences, in nats per word.
+
+    Args:
+        model: with an encoder of ``SentenceBatch``, such as ``cx.models.GRULanguageModel``.
+        corpus: of the sentences.
+        sentences: their numbers.
+        batch_size: sentences at a time.
+
+    Raises:
+        FloatingPointError: where it is not finite.
+    """
+    total, words = 0.0, 0
+    for batch in sentences_in_order(corpus, sentences, batch_size):
+        total -= float(jnp.sum(_nll(embed(model, batch), batch.labels, model.head.classes())))
+        words += int((batch.labels >= 0).sum())
+    if not np.isfinite(total):
+        raise FloatingPointError(f"the log-likelihood is {total}.")
+    return total / words
 
 
 def windows(
