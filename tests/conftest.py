@@ -1,5 +1,6 @@
 """What all tests share: run-time type checks, less time spent in the compiler, and which tests run when."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from jaxtyping import install_import_hook
 import tests.compilation  # sets flags
 import tests.typecheck  # noqa: F401  # the hook takes it from the loaded package
 
+# Tracing makes and drops many objects, few of them in cycles: Python need not look for those after every 700.
+gc.set_threshold(50_000, 10, 10)
 # Every function of candax is type- and shape-checked (jaxtyping annotations, checked by beartype).
 install_import_hook("candax", "tests.typecheck.typecheck")
 
