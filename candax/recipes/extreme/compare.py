@@ -4,10 +4,10 @@
     candax compare --epochs 3 --seeds 3     (with the spread over three seeds)
 
 What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time per
-step (P@1 .39 in 146 ms, .40 in 10), and the fraction falls as the classes grow in number. The oracle `top_k` finds the hardest classes by scoring
-all of them, so it is as slow as the full softmax; its candidates have count 1, so that all corrections are one, and it
-is trained with the first of the losses alone. Two rows are what needs no training: the most frequent labels, and those
-of the nearest training examples.
+step (P@1 of .40 at 10 ms per step, .39 at 146), and the fraction falls as the classes grow in number. The oracle
+`top_k` finds the hardest classes by scoring all of them, so it is as slow as the full softmax; its candidates have
+count 1, so that all corrections are one, and it is trained with the first of the losses alone. Two rows are what needs
+no training: the most frequent labels, and those of the nearest training examples.
 """
 
 import dataclasses
