@@ -38,6 +38,33 @@ class Form(Generic[T]):
     mapped: bool = False
 
 
+def form_of(kind: type[T], *, mapped: bool = False) -> Form[T]:
+    """The form of a dataclass whose fields are arrays and, as JSON has them, texts, numbers and tuples of these.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Named:
+        ...     names: tuple[str, ...]
+        ...     numbers: np.ndarray
+        >>> form = form_of(Named)
+        >>> form.from_arrays(form.to_arrays(Named(("a", "b"), np.arange(2))))
+        Named(names=('a', 'b'), numbers=array([0, 1]))
+    """
+
+    def to_arrays(thing: T) -> dict[str, np.ndarray]:
+        fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+        arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+        about = {name: value for name, value in fields.items() if name not in arrays}
+        return {**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> T:
+        fields = {name: array for name, array in arrays.items() if name != "about"}
+        about = json.loads(arrays["about"].tobytes())
+        return kind(**fields, **{name: tuple(of) if isinstance(of, list) else of for name, of in about.items()})
+
+    return Form(to_arrays, from_arrays, mapped)
+
+
 def cache_folder() -> Path:
     """Where data sets are cached: the environment variable ``CANDAX_CACHE``, else the user's cache folder.
 
@@ -51,7 +78,9 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("candax"))
 
 
-def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[[], Dataset]) -> Dataset:
+def cached(
+    name: str, identity: str, key: Mapping[str, object], build: Callable[[], T], form: Form[Any] | None = None
+) -> T:
     """Takes a data set from the cache, or builds it and puts it there.
 
     Args:
@@ -60,6 +89,7 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
         key: All that decides the content (versions, sizes and times of sources; JSON values). A cache file with another
             key is not used.
         build: Makes the data set.
+        form: Of what it makes; None: of a ``Dataset``.
 
     Returns:
         The data set.
@@ -75,22 +105,7 @@ def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[
         >>> again.name
         'tiny'
     """
-    return cached_as(DATASET, name, identity, key, build)
-
-
-def cached_as(form: Form[T], name: str, identity: str, key: Mapping[str, object], build: Callable[[], T]) -> T:
-    """As ``cached``, for anything that has a form.
-
-    Example:
-        >>> from unittest import mock
-        >>> form = Form(lambda numbers: {"numbers": numbers}, lambda arrays: arrays["numbers"])
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
-        ...     first = cached_as(form, "numbers", "numbers", {}, lambda: np.arange(3))
-        ...     again = cached_as(form, "numbers", "numbers", {}, lambda: 1 / 0)
-        >>> again.tolist()
-        [0, 1, 2]
-    """
+    form = DATASET if form is None else form
     digest = hashlib.blake2b(f"{name}\0{identity}".encode(), digest_size=8).hexdigest()
     path = cache_folder() / f"{name}-{digest}.safetensors"
     found = _found(path, key, form)
@@ -109,15 +124,7 @@ def cached_as(form: Form[T], name: str, identity: str, key: Mapping[str, object]
 
 
 def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -> Any:
-    """Reads a cache file.
-
-    Args:
-        path: The file.
-        key: The key it must have been written with.
-        form: Of what was written; None: a data set.
-
-    Returns:
-        What was written, or None if there is no such file or its key is another one.
+    """What was written into a cache file, a data set where there is no form; None without a file of this key.
 
     Raises:
         WrongFileError: If the file is not what was written.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from candax.checks import check_positive, checked
-from candax.data.epochs import EpochBatches, shuffled
+from candax.data.epochs import EpochBatches, keep_last, shuffled
 from candax.files import digest_of
 
 END = "</s>"
@@ -141,15 +141,13 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
     def __init__(self, corpus: Corpus, batch_size: int, seed: int) -> None:
         super().__init__(len(corpus), batch_size, seed, "sentences")
         self.corpus = corpus
-        self._last_batches: tuple[int, np.ndarray] | None = None
 
     def batch(self, epoch: int, index: int) -> SentenceBatch:
         """The batch at a position that exists."""
-        if self._last_batches is None or self._last_batches[0] != epoch:
-            self._last_batches = epoch, self._order(epoch)
-        return sentence_batch(self.corpus, self._last_batches[1][index])
+        return sentence_batch(self.corpus, self._sentences(epoch)[index])
 
-    def _order(self, epoch: int) -> Int64[np.ndarray, "batches batch_size"]:
+    @keep_last
+    def _sentences(self, epoch: int) -> Int64[np.ndarray, "batches batch_size"]:
         """The sentences of every batch of an epoch."""
         taken = self.order(epoch)[: self.batches_per_epoch * self.batch_size]
         by_length = taken[np.argsort(_padded_length(self.corpus.lengths[taken]), kind="stable")]

@@ -1,13 +1,30 @@
 """Batches of numbered items, as a pure function of (seed, epoch, index)."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt64
 
 Batch_co = TypeVar("Batch_co", covariant=True)
+T = TypeVar("T")
 # The branch of the seed's random streams that orders are made of; who draws more uses others.
 ORDER = 0
+
+
+def keep_last(method: Callable[..., T]) -> Callable[..., T]:
+    """A method that keeps what it returned last, and returns it again where it is asked for the same."""
+    name = f"_last_{method.__name__}"
+
+    @functools.wraps(method)
+    def call(self: Any, *args: int) -> T:
+        last = self.__dict__.get(name)
+        if last is None or last[0] != args:
+            last = self.__dict__[name] = args, method(self, *args)
+        return last[1]
+
+    return call
 
 
 class EpochBatches(Generic[Batch_co]):
@@ -50,7 +67,6 @@ class EpochBatches(Generic[Batch_co]):
         check_seed(seed)
         self.num_items, self.batch_size, self.seed = num_items, batch_size, seed
         self.batches_per_epoch = num_items // batch_size
-        self._last_order: tuple[int, np.ndarray] | None = None
 
     def __getitem__(self, position: tuple[int, int]) -> Batch_co:
         """The batch at ``(epoch, index)``, for any epoch from 0 and ``0 <= index < batches_per_epoch``.
@@ -74,11 +90,10 @@ class EpochBatches(Generic[Batch_co]):
         """The items of a batch."""
         return self.order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
 
+    @keep_last
     def order(self, epoch: int) -> Int64[np.ndarray, " num_items"]:
-        """The order in which an epoch visits the items; the last one asked for is kept."""
-        if self._last_order is None or self._last_order[0] != epoch:
-            self._last_order = epoch, shuffled(self.seed, epoch, self.num_items)
-        return self._last_order[1]
+        """The order in which an epoch visits the items."""
+        return shuffled(self.seed, epoch, self.num_items)
 
     def described(self, **what: Any) -> dict[str, Any]:
         """All that the batches depend on, as JSON values, of which a subclass knows ``what``."""

@@ -134,16 +134,7 @@ class Dataset:
 
 
 def from_counts(data: np.ndarray, ids: Int32[np.ndarray, " entries"], counts: np.ndarray, columns: int) -> csr_array:
-    """A sparse matrix from its entries, row by row, and the number of entries in each row.
-
-    Args:
-        data: The values of all entries.
-        ids: Their columns.
-        counts: ``int [N]``, summing to the number of entries.
-        columns: The number of columns.
-
-    Returns:
-        The matrix ``[N, columns]``, with ids of 32 bits unless there are too many entries.
+    """A sparse matrix from its entries, row by row, and the number of each row; with ids of 32 bits where they fit.
 
     Example:
         >>> from_counts(np.ones(3), np.array([0, 2, 1], dtype=np.int32), np.array([2, 1]), 3).toarray()

@@ -70,18 +70,10 @@ def flatten(
     num_slots: int,
     room: int,
 ) -> FlatBatch:
-    """The same examples, their features one behind the other.
+    """The same examples, their features one behind the other in ``num_slots`` slots.
 
-    Args:
-        feature_ids: Padded with -1.
-        feature_values: Padded with 0.
-        labels: Padded with -1.
-        more_labels: Pairs of an example and a label without a slot.
-        num_slots: N, at least as many as there are features.
-        room: M; doubled until the pairs fit, so that none is lost and shapes are few.
-
-    Returns:
-        ``FlatBatch``.
+    ``more_labels`` are pairs of an example and a label without a slot. Their ``room`` is doubled until they fit, so
+    that none is lost and shapes are few.
 
     Example:
         >>> ids = np.array([[7, -1], [3, 9]], np.int32)

@@ -4,32 +4,24 @@ The graph leaves out the library's own tests, which make most of its code and wh
 """
 
 import ast
-import json
 import os
-import sys
-import sysconfig
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 from typing import TypeVar
 
-import numpy as np
-
 from candax.checks import check_positive, checked
-from candax.data.cache import Form, cached, cached_as
+from candax.data.cache import cached, form_of
 from candax.data.examples import Dataset
 from candax.data.graphs import Graph, Triple, graph_of
 from candax.data.interactions import Interactions, Row, interactions_of, next_items
-from candax.data.progress import progress_bar
-from candax.data.python_stdlib import definitions_of, digest_of, library_files
+from candax.data.python_stdlib import Library, definitions_of, each_file, library_of, parameters_of
 
-BUILDER_VERSION = 1
+BUILDER_VERSION = 2
 _TESTS = {"test", "tests", "idle_test"}
 _NAME = "python-stdlib"
 T = TypeVar("T")
 _Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
-_GRAPH_PARTS = ("train", "valid", "test")
 
 
 @checked
@@ -53,6 +45,7 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from unittest import mock
         >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
         ...     _ = Path(folder, "greet.py").write_text("def say(name):\n    print(greeting.format(name), end)")
@@ -62,12 +55,12 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
         >>> dataset.test.labels.toarray().astype(int).tolist()
         [[1, 0, 0, 0]]
     """
-    root, _, key = _library(stdlib, tests=True)
+    library = library_of(stdlib)
 
     def build() -> Dataset:
-        return next_items(python_interactions(root, min_count=min_count), split="last")
+        return next_items(python_interactions(library.root, min_count=min_count), split="last")
 
-    return cached("python-next-items", f"{sys.implementation.cache_tag} {root}", {**key, "min_count": min_count}, build)
+    return cached("python-next-items", library.identity, _key(library, min_count), build)
 
 
 @checked
@@ -81,8 +74,7 @@ def python_interactions(stdlib: str | os.PathLike[str] | None = None, *, min_cou
     Returns:
         The interactions. They are read anew each time, which takes some seconds.
     """
-    root, names, _ = _library(stdlib, tests=True)
-    return interactions_of(_NAME, _each_file(root, names, _uses), min_count=min_count)
+    return interactions_of(_NAME, _found(library_of(stdlib), _uses), min_count=min_count)
 
 
 @checked
@@ -109,6 +101,7 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from unittest import mock
         >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
         ...     _ = Path(folder, "greet.py").write_text("import sys\ndef say(name):\n    print(name)\n    sys.exit()")
@@ -123,43 +116,31 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
         function:greet.say named name:say
     """
     check_positive("min_count", min_count)
-    root, names, key = _library(stdlib, tests=False)
+    library = library_of(stdlib, without=_TESTS)
 
     def build() -> Graph:
-        triples = list(dict.fromkeys(_each_file(root, names, _triples)))
+        triples = list(dict.fromkeys(_found(library, _triples)))
         uses = Counter(triple.tail for triple in triples)
         kept = (t for t in triples if not t.tail.startswith("name:") or uses[t.tail] >= min_count)
         return graph_of(_NAME, kept)
 
-    identity = f"{sys.implementation.cache_tag} {root}"
-    return cached_as(_GRAPH_FORM, "python-graph", identity, {**key, "min_count": min_count}, build)
+    return cached("python-graph", library.identity, _key(library, min_count), build, form_of(Graph))
 
 
-def _library(stdlib: str | os.PathLike[str] | None, *, tests: bool) -> tuple[Path, list[str], dict[str, object]]:
-    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    files = [(name, size) for name, size in library_files(root) if tests or not _TESTS & set(PurePosixPath(name).parts)]
-    key = {
-        "builder": BUILDER_VERSION,
-        "python": f"{sys.implementation.name} {sys.version}",
-        "files": digest_of(files),
-    }
-    return root, [name for name, _ in files], key
+def _key(library: Library, min_count: int) -> dict[str, object]:
+    return {"builder": BUILDER_VERSION, "min_count": min_count, **library.key}
 
 
-def _each_file(root: Path, names: list[str], visit: _Visit[T]) -> Iterator[T]:
+def _found(library: Library, visit: _Visit[T]) -> Iterator[T]:
     """What a visit finds in each file that parses; it gets the tree, its module, and the names of all modules."""
-    modules = {name: _module(name) for name in names}
+    modules = {name: _module(name) for name in library.names}
     known = set(modules.values())
-    with progress_bar("reading the standard library", len(names)) as done:
-        for number, name in enumerate(names):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # such as odd escapes
-                    found = list(visit(ast.parse((root / name).read_bytes()), modules[name], known))
-            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last one: too deep to parse
-                found = []
-            yield from found
-            done(number + 1)
+
+    def read(name: str) -> list[T]:
+        return list(visit(ast.parse((library.root / name).read_bytes()), modules[name], known))
+
+    for _, found in each_file(library.names, read):
+        yield from found or ()
 
 
 def _module(name: str) -> str:
@@ -171,7 +152,7 @@ def _uses(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Row]:
     del modules
     for function, classes in definitions_of(tree, ()):
         user = f"{'.'.join((module, *classes, function.name))}:{function.lineno}"
-        hidden = {"self", "cls", *_parameters(function)}
+        hidden = {"self", "cls", *parameters_of(function)}
         used = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name | ast.Attribute)]
         # By where they end: of a.b, a comes first.
         used.sort(key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
@@ -179,12 +160,6 @@ def _uses(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Row]:
         for item in in_order:
             if item not in hidden:
                 yield Row(user, item)
-
-
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    every = function.args
-    arguments = (*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg)
-    return {argument.arg for argument in arguments if argument is not None}
 
 
 def _triples(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Triple]:
@@ -231,18 +206,3 @@ def _classes(body: list[ast.stmt], module: str, outer: tuple[str, ...], own: set
 
 def _last_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
-
-
-def _graph_to_arrays(graph: Graph) -> dict[str, np.ndarray]:
-    text = {"name": graph.name, "entities": graph.entity_names, "relations": graph.relation_names}
-    parts = {part: getattr(graph, part) for part in _GRAPH_PARTS}
-    return {**parts, "text": np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)}
-
-
-def _graph_from_arrays(arrays: Mapping[str, np.ndarray]) -> Graph:
-    text = json.loads(arrays["text"].tobytes())
-    train, valid, test = (arrays[part] for part in _GRAPH_PARTS)
-    return Graph(text["name"], tuple(text["entities"]), tuple(text["relations"]), train, valid, test)
-
-
-_GRAPH_FORM: Form[Graph] = Form(_graph_to_arrays, _graph_from_arrays)

@@ -5,16 +5,18 @@ One example a function or method: from its name, signature and documentation to 
 
 import ast
 import gc
+import functools
 import hashlib
 import os
 import re
 import sys
 import sysconfig
+import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -29,6 +31,7 @@ _THIRD_PARTY = {"site-packages", "dist-packages", "__pycache__"}
 _TEST_ONE_IN = 10
 # "HTTPServer_2" is http, server, 2.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+T = TypeVar("T")
 
 
 class Function(NamedTuple):
@@ -78,27 +81,13 @@ def python_stdlib(stdlib: str | os.PathLike[str] | None = None) -> Dataset:
         >>> dataset.class_names
         ('format', 'greeting', 'print')
     """
-    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    files = library_files(root)
-    key = {
-        "builder": BUILDER_VERSION,
-        "python": f"{sys.implementation.name} {sys.version}",
-        "files": digest_of(files),
-    }
-    # Different versions of Python may share a cache folder, and under it a library's path.
-    identity = f"{sys.implementation.cache_tag} {root}"
-    return cached("python-stdlib", identity, key, lambda: build(root, [name for name, _ in files]))
+    library = library_of(stdlib)
+    key = {"builder": BUILDER_VERSION, **library.key}
+    return cached("python-stdlib", library.identity, key, lambda: build(library.root, library.names))
 
 
 def build(root: Path, names: list[str]) -> Dataset:
-    """Builds the data set from Python files.
-
-    Args:
-        root: The library's folder.
-        names: Paths of files in it, with slashes, sorted.
-
-    Returns:
-        The data set.
+    """Builds the data set from Python files of these names (with slashes, sorted) in a folder.
 
     Raises:
         ValueError: If no function of a training file has a feature and a label.
@@ -106,14 +95,11 @@ def build(root: Path, names: list[str]) -> Dataset:
     train: list[Function] = []
     test: list[Function] = []
     unparsed = 0
-    with progress_bar("reading the standard library", len(names)) as done:
-        for number, name in enumerate(names):
-            found = functions_of(root / name, name)
-            if found is None:
-                unparsed += 1
-            else:
-                (test if is_test(name) else train).extend(found)
-            done(number + 1)
+    for name, found in each_file(names, lambda name: functions_of(root / name, name)):
+        if found is None:
+            unparsed += 1
+        else:
+            (test if is_test(name) else train).extend(found)
     features = _ranked(word for function in train if function.identifiers for word in function.words)
     labels = _ranked(identifier for function in train if function.words for identifier in function.identifiers)
     if not labels:
@@ -131,21 +117,14 @@ def build(root: Path, names: list[str]) -> Dataset:
 
 
 def functions_of(path: Path, name: str) -> list[Function] | None:
-    """The functions and methods of one file, in its order; None if it cannot be parsed.
+    """The functions and methods of a file, of this name in the library, in its order; None if it cannot be parsed."""
 
-    Args:
-        path: The file.
-        name: Its path in the library, with slashes; its parts are features.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as odd escapes in the library's tests
-            tree = _parsed(path.read_bytes())
-            module = PurePosixPath(name).with_suffix("").parts
-            module = module[:-1] if module[-1] == "__init__" else module
-            return [_function(node, classes, module) for node, classes in definitions_of(tree, ())]
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last one: too deep for the parser
-        return None
+    def read() -> list[Function]:
+        module = PurePosixPath(name).with_suffix("").parts
+        module = module[:-1] if module[-1] == "__init__" else module
+        return [_function(node, classes, module) for node, classes in definitions_of(_parsed(path.read_bytes()), ())]
+
+    return if_valid(read)
 
 
 def _parsed(source: bytes) -> ast.Module:
@@ -189,11 +168,17 @@ def definitions_of(
             yield from definitions_of(child, classes)
 
 
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The names of all parameters."""
+    every = function.args
+    arguments = (*every.posonlyargs, *every.args, *every.kwonlyargs, every.vararg, every.kwarg)
+    return [argument.arg for argument in arguments if argument is not None]
+
+
 def _function(
     node: ast.FunctionDef | ast.AsyncFunctionDef, classes: tuple[str, ...], module: tuple[str, ...]
 ) -> Function:
-    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg)
-    parameters = [argument.arg for argument in every if argument is not None]
+    parameters = parameters_of(node)
     places = {
         "name": [node.name],
         "class": classes,
@@ -253,18 +238,60 @@ def _matrix(rows: list[dict[int, int]], columns: int) -> csr_array:
     return from_counts(data, ids, np.array([len(row) for row in rows], dtype=np.int64), columns)
 
 
-def library_files(root: Path) -> list[tuple[str, int]]:
-    """All Python files of the library with their sizes, in the order of their paths."""
+class Library(NamedTuple):
+    """Python's standard library.
+
+    Attributes:
+        root: its folder.
+        files: paths of Python files in it, with slashes and sorted, and their sizes.
+    """
+
+    root: Path
+    files: list[tuple[str, int]]
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of the files."""
+        return [name for name, _ in self.files]
+
+    @property
+    def identity(self) -> str:
+        """For the cache: different versions of Python may share its folder, and under it a library's path."""
+        return f"{sys.implementation.cache_tag} {self.root}"
+
+    @property
+    def key(self) -> dict[str, object]:
+        """For the cache: what a data set of these files depends on."""
+        digest = hashlib.blake2b(repr(self.files).encode(), digest_size=16).hexdigest()
+        return {"python": f"{sys.implementation.name} {sys.version}", "files": digest}
+
+
+def library_of(stdlib: str | os.PathLike[str] | None = None, *, without: Collection[str] = ()) -> Library:
+    """The library in a folder, by default of the Python in use, ``without`` folders of these names."""
+    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
     files = []
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in _THIRD_PARTY]
+        subfolders[:] = [name for name in subfolders if name not in _THIRD_PARTY and name not in without]
         for name in names:
             path = Path(folder, name)
             if path.suffix == ".py" and path.is_file():
                 files.append((path.relative_to(root).as_posix(), path.stat().st_size))
-    return sorted(files)
+    return Library(root, sorted(files))
 
 
-def digest_of(files: list[tuple[str, int]]) -> str:
-    """A short text that differs where names or sizes do."""
-    return hashlib.blake2b(repr(files).encode(), digest_size=16).hexdigest()
+def each_file(names: Sequence[str], read: Callable[[str], T]) -> Iterator[tuple[str, T | None]]:
+    """What is read of each file by its name, with a bar that shows how far it is; None of what is no valid Python."""
+    with progress_bar("reading the standard library", len(names)) as done:
+        for number, name in enumerate(names):
+            yield name, if_valid(functools.partial(read, name))
+            done(number + 1)
+
+
+def if_valid(read: Callable[[], T]) -> T | None:
+    """What is read of a file; None if it cannot be read, is no valid Python, or is too deep for the parser."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as odd escapes in the library's tests
+            return read()
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+        return None

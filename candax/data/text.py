@@ -3,7 +3,6 @@
 import keyword
 import os
 import re
-import sysconfig
 import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from candax.checks import checked
 from candax.data.corpus import Corpus, corpus_of
-from candax.data.progress import progress_bar
-from candax.data.python_stdlib import library_files
+from candax.data.python_stdlib import each_file, library_of
 from candax.data.streams import text_lines
 
 # A full stop, question or exclamation mark before white space or the end; wikitext sets it apart by spaces.
@@ -90,17 +88,10 @@ def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: in
 
 def python_sentences(stdlib: str | os.PathLike[str] | None = None) -> Iterator[list[str]]:
     """The identifiers of each paragraph of code of Python's standard library, see ``python_corpus``."""
-    root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    names = [name for name, _ in library_files(root)]
-    with progress_bar("reading the standard library", len(names)) as done:
-        for number, name in enumerate(names):
-            try:
-                # The whole file first: of a file that turns out not to be Python nothing is taken.
-                yield from list(_paragraphs(root / name))
-            except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
-                continue
-            finally:
-                done(number + 1)
+    library = library_of(stdlib)
+    # The whole file first: of a file that turns out not to be Python nothing is taken.
+    for _, found in each_file(library.names, lambda name: list(_paragraphs(library.root / name))):
+        yield from found or ()
 
 
 def _paragraphs(path: Path) -> Iterator[list[str]]:

@@ -27,11 +27,6 @@ _LONGEST_WORD = 1 << 16
 def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.ndarray, "num_words dim"]) -> None:
     r"""Writes word vectors in the format of the file's ending; readers see the old file or the new one, never a part.
 
-    Args:
-        path: ending in .txt or .vec, .bin, or .safetensors.
-        words: of the vectors.
-        vectors: written as float32.
-
     Raises:
         ValueError: for another ending, or a word with white space in word2vec's formats.
         OSError: if the file cannot be written.
@@ -69,12 +64,6 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
 
 def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarray, "num_words dim"]]:
     """Reads word vectors in any of the formats: by its ending, where that is .safetensors or .bin, else as text.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        The words, and their vectors in float32.
 
     Raises:
         WrongFileError: if the file does not hold what its ending says, a word twice, or a number that is not finite;

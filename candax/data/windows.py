@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int8, Int32, Int64
 
 from candax.checks import checked
-from candax.data.epochs import ORDER, EpochBatches, check_seed, random_bits, shuffled
+from candax.data.epochs import ORDER, EpochBatches, check_seed, keep_last, random_bits, shuffled
 from candax.data.words import Words
 
 Direction: TypeAlias = Literal["skipgram", "cbow"]
@@ -113,25 +113,16 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
                 f"{text.name}: expected a text of which {batch_size} words, one batch, are left after frequent ones "
                 f"are dropped; it has {text.total} words. Give more text, or a smaller batch_size."
             )
-        self._last_shards: tuple[int, np.ndarray, np.ndarray] | None = None
-        self._last_group: tuple[tuple[int, int, int], list[tuple[np.ndarray, ...]]] | None = None
-        self._last: tuple[tuple[int, int], np.ndarray, np.ndarray] | None = None
 
     def batch(self, epoch: int, index: int) -> SkipGramBatch | CBOWBatch:
         """The batch at a position that exists."""
-        if self._last_shards is None or self._last_shards[0] != epoch:
-            order = shuffled(self.seed, epoch, len(self._batches_of_shard), (_SHARDS,))
-            self._last_shards = epoch, order, np.cumsum(self._batches_of_shard[order])
-        _, order, ends = self._last_shards
+        order, ends = self._shards(epoch)
         nth = int(np.searchsorted(ends, index, side="right"))
         shard = int(order[nth])
         within = index - int(ends[nth] - self._batches_of_shard[shard])
         # Several batches at a time: NumPy's calls cost more than what they do to one.
         first = within // _GROUP * _GROUP
-        key = (epoch, shard, first)
-        if self._last_group is None or self._last_group[0] != key:
-            self._last_group = key, self._group(epoch, shard, first)
-        words, neighbours, labels = self._last_group[1][within - first]
+        words, neighbours, labels = self._group(epoch, shard, first)[within - first]
         if self.direction == "cbow":
             return CBOWBatch(words, neighbours, labels.reshape(-1, 1))
         return SkipGramBatch(words, labels.reshape(self.batch_size, 2 * self.window))
@@ -169,6 +160,13 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
             numbers.append(max(0, int(surely)) // self.batch_size)
         return np.asarray(numbers, np.int64)
 
+    @keep_last
+    def _shards(self, epoch: int) -> tuple[Int64[np.ndarray, " shards"], Int64[np.ndarray, " shards"]]:
+        """The shards in the order of an epoch, and behind which of its batches each ends."""
+        order = shuffled(self.seed, epoch, len(self._batches_of_shard), (_SHARDS,))
+        return order, np.cumsum(self._batches_of_shard[order])
+
+    @keep_last
     def _group(self, epoch: int, shard: int, first: int) -> list[tuple[np.ndarray, ...]]:
         """Words, neighbours and labels of some batches from ``first`` on, one after the other."""
         runs, reaches = self._shard(epoch, shard)
@@ -183,10 +181,9 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
             _drop_repeated(labels, words, self.window)
         return list(zip(*(np.split(part, stop - first) for part in (words, inside, labels)), strict=True))
 
+    @keep_last
     def _shard(self, epoch: int, shard: int) -> tuple[Int32[np.ndarray, "n L"], Int8[np.ndarray, "n L"]]:
         """The runs of a shard in their order in this epoch, and how far the window of each place reaches."""
-        if self._last is not None and self._last[0] == (epoch, shard):
-            return self._last[1:]
         ids = np.asarray(self.text.ids[shard * self.shard_size : (shard + 1) * self.shard_size])
         size = int(self._batches_of_shard[shard]) * self.batch_size
         keep = np.append(_as_threshold(self.keep_probability), np.uint32(2**32 - 1))
@@ -201,8 +198,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         reach = 1 + random_bits(self.seed, epoch, (_WINDOWS, shard), -(-size // 8)).view(np.uint8)[:size] % np.uint8(
             self.window
         )
-        self._last = (epoch, shard), runs, reach.astype(np.int8).reshape(runs.shape)
-        return self._last[1:]
+        return runs, reach.astype(np.int8).reshape(runs.shape)
 
 
 def _as_threshold(probability: Float64[np.ndarray, " n"]) -> np.ndarray:

@@ -8,7 +8,7 @@ import os
 import re
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int32, Int64
 
 from candax.checks import checked
-from candax.data.cache import CACHE_VARIABLE, Form, cache_folder, cached_as
+from candax.data.cache import CACHE_VARIABLE, cache_folder, cached, form_of
 from candax.data.corpus import sentence_of_words
 from candax.data.progress import progress_bar
 from candax.data.streams import LONGEST_LINE, MODULES, open_text
@@ -175,7 +175,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
     files = [Path(path).resolve() for path in paths]
     name = files[0].name.split(".")[0] if files else "python-stdlib"
     key = {
-        "words": 2,
+        "words": 3,
         "files": [(path.stat().st_size, path.stat().st_mtime_ns) for path in files],
         "min_count": min_count,
         "keep_case": keep_case,
@@ -200,20 +200,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
                 str(cache_folder()),
             ) from error
 
-    return cached_as(_FORM, f"words-{name}", identity, key, build)
-
-
-def _to_arrays(text: Words) -> dict[str, np.ndarray]:
-    about = json.dumps([text.name, text.digest, text.words]).encode()
-    return {"about": np.frombuffer(about, np.uint8), "counts": text.counts, "ids": text.ids}
-
-
-def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Words:
-    name, digest, words = json.loads(arrays["about"].tobytes())
-    return Words(name, tuple(words), np.array(arrays["counts"]), arrays["ids"], digest)
-
-
-_FORM: Form[Words] = Form(_to_arrays, _from_arrays, mapped=True)
+    return cached(f"words-{name}", identity, key, build, form_of(Words, mapped=True))
 
 
 def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:

@@ -104,14 +104,7 @@ def find_sources(folder: Path) -> Sources:
 
 
 def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> Examples:
-    """Reads one file.
-
-    Args:
-        path: A text file, plain or compressed.
-        done: Called with the number of (compressed) bytes read so far.
-
-    Returns:
-        Its examples, in its order.
+    """Reads one file; ``done`` is called with the number of (compressed) bytes read so far.
 
     Raises:
         ValueError: At the first fault, with file and line number.

@@ -23,7 +23,6 @@ from candax.recipes.common.catalog import SamplerName
 from candax.recipes.extreme import saving as extreme
 from candax.recipes.links.building import link_model_of
 from candax.recipes.links.command import METHODS, MethodName
-from candax.recipes.links.saving import OPTIONS as link_options
 from candax.recipes.links.training import Regulariser
 from candax.recipes.retrieval.building import two_towers
 from candax.recipes.sequences.building import sequence_model
@@ -327,9 +326,8 @@ def link_predictor() -> cx.recipes.LinkPredictor:
     made = cx.recipes.LinkPredictor(dim=4)
     triples = np.array([[0, 0, 1], [2, 0, 1]], np.int32)
     small = cx.data.Graph("tiny", ("cat", "animal", "dog"), ("is",), triples, triples[:0], triples[:0])
-    options = {name: getattr(made.settings, name) for name in link_options}
     names = {"entities": list(small.entity_names), "relations": list(small.relation_names)}
     weights = finished.weights_of(link_model_of(made.settings, METHODS["complex"], small))
-    about = {"method": "complex", "options": options, "data": "tiny"}
+    about = {"method": "complex", "options": made.settings.options, "data": "tiny"}
     saved = finished.Finished(Path(), "links", about, weights, names, {"triples": triples})
     return cx.recipes.LinkPredictor.of(saved)

@@ -13,7 +13,7 @@ import candax as cx
 from candax.models.links import NearEntities
 from candax.ranks import streaming_ranks
 from candax.recipes.common.optimizers import row_adagrad
-from candax.recipes.links import baselines, metrics, training
+from candax.recipes.links import baselines, building, metrics, training
 from candax.recipes.links.command import METHODS, LinksSettings
 from tests.commands import fails, run
 
@@ -141,9 +141,8 @@ def test_inner_products_of_near_entities_are_squared_distances(product):
 def test_regularisers_are_of_the_triples_rows_alone(regulariser, power):
     graph = random_graph()
     sampler = cx.samplers.uniform(8)
-    model = training.link_model(
-        graph, 4, product="complex", distance=False, scale=1.0, dropout=0.0, sampler=sampler, loss=cx.losses.css, seed=0
-    )
+    settings = LinksSettings(dim=4, scale=1.0, dropout=0.0)
+    model = building.link_model_of(settings, METHODS["complex"], graph, sampler, cx.losses.css)
     batch = cx.data.QuestionBatches(graph, 4, 0)[0, 0]
     tables = (np.asarray(table[...]) for table in (model.head.vectors, model.encoder.relations))
     entities, relations = (table[:, :2] + 1j * table[:, 2:] for table in tables)

@@ -85,7 +85,7 @@ def test_the_tower_reads_bags_and_no_further_than_its_user():
     read.eval()
 
     def asked(items, segments):
-        return read(PackedBatch(*(jnp.array([part], jnp.int32) for part in (items, segments, items))))[0]
+        return read(PackedBatch(*(jnp.array([part], jnp.int32) for part in (items, segments, items, segments))))[0]
 
     packed = asked([1, 2, 3, 4, 5, -1], [0, 0, 0, 1, 1, -1])
     np.testing.assert_allclose(packed[3:5], asked([4, 5], [0, 0]), rtol=1e-5, atol=1e-5)
@@ -93,8 +93,8 @@ def test_the_tower_reads_bags_and_no_further_than_its_user():
     assert np.isfinite(packed).all()
     ordered = tower.UserTower(head, 16, recency=0.5, rngs=nnx.Rngs(1))
     ordered.eval()
-    bag = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([1, 2], [0, 0], [1, 2])))
-    turned = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([2, 1], [0, 0], [2, 1])))
+    bag = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([1, 2], [0, 0], [1, 2], [0, 0])))
+    turned = PackedBatch(*(jnp.array([part], jnp.int32) for part in ([2, 1], [0, 0], [2, 1], [0, 0])))
     assert not np.allclose(ordered(bag)[0, 1], ordered(turned)[0, 1], atol=1e-3)
 
 

@@ -6,8 +6,8 @@ import pytest
 from flax import nnx
 
 import candax as cx
-from candax.recipes.retrieval import batches, features
-from candax.recipes.sequences import files
+from candax.recipes.retrieval import features
+from candax.recipes.sequences import files, packing
 from tests.commands import run
 
 ITEMS = """id\tname\tprice\tshape
@@ -65,14 +65,15 @@ def test_vectors_are_sums_of_words_and_numbers():
 def test_each_place_knows_its_user(tmp_path):
     (tmp_path / "shop.txt").write_text("a 1 2 3\nb 4 5 6\nc 1 7 8 9\n")
     found = files.load(str(tmp_path / "shop.txt"))
-    batch = batches.TowerBatches(found, 1, 16, 0)[0, 0]
+    batch = packing.PackedBatches(found, 1, 16, 0)[0, 0]
     owner = {item: user for user in range(3) for item in found.items[found.offsets[user] : found.offsets[user + 1]]}
     one = found.item_names.index("1")
     places = [(item, user) for item, user in zip(batch.items[0], batch.users[0], strict=True) if item not in (-1, one)]
     assert len(places) == 2  # of each user the last item is asked for, and the one before is a label alone
     assert all(owner[item] == user for item, user in places)
     assert (batch.users[batch.items < 0] == -1).all()
-    assert batches.users_asked(found, found.questions("test")).tolist() == [0, 1, 2]
+    ((asked, rows, at),) = packing.packed_questions(found, found.questions("test"), 16, 1)
+    assert asked.users[rows, at].tolist() == [0, 1, 2]
 
 
 def test_a_training_with_features_is_used(tmp_path):

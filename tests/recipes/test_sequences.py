@@ -115,7 +115,7 @@ def test_figures_are_those_by_hand(tmp_path):
 
 def test_neighbours_by_hand(tmp_path):
     found = files.load(write(tmp_path, "a 1 2 3 9\nb 1 3 9\nc 9 9 9\n"))
-    near = neighbours.Neighbours(found, recency=0.5, both_ways=False)
+    near = neighbours.Neighbours(found, recency=0.5)
     one, two, three = (found.item_names.index(item) for item in "123")
     table = near.table.toarray()
     assert table[one, three] == pytest.approx((0.5 + 1) / 2)

@@ -51,11 +51,6 @@ class Search:
         self.classes = classes
         self._index = None if index is None else _opened(index, classes)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether all classes are scored."""
-        return self._index is None
-
     def best(
         self, embeddings: Float[np.ndarray, "n dim"], k: int, exclude: Integer[np.ndarray, "n e"] | None = None
     ) -> Best:

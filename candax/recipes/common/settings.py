@@ -60,6 +60,13 @@ class Settings:
     """Folder for results.json and the picture; by default one in runs/ with the study's name."""
 
     QUICK: ClassVar[Mapping[str, Any]] = {}
+    # Names of the settings that a model and its training depend on, where models are saved.
+    OPTIONS: ClassVar[Sequence[str]] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of ``OPTIONS``, by name."""
+        return {name: getattr(self, name) for name in self.OPTIONS}
 
     @property
     def name(self) -> str:

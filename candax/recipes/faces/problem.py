@@ -123,14 +123,7 @@ class Problem:
         measure: common.Measure | None = None,
         on_the_way: common.Measure | None = None,
     ) -> common.Training:
-        """Training with Adam and a learning rate that falls to 0.
-
-        Args:
-            start: a model whose values training starts from; default: those of ``model``.
-            num_projected: of ``model``.
-            measure: figures of a trained model; default: ``measure``.
-            on_the_way: figures on the way.
-        """
+        """Training with Adam and a learning rate that falls to 0."""
         settings = self.settings
         schedule = optax.cosine_decay_schedule(settings.learning_rate, self.num_steps)
 

@@ -19,19 +19,7 @@ def language_model(
     loss: Any = None,
     seed: int = 0,
 ) -> models.Classifier:
-    """An LSTM or a transformer before a head that shares its table of words.
-
-    Args:
-        settings: of `candax language`.
-        num_words: classes.
-        counts: of the words, for samplers.
-        sampler: of candidates.
-        loss: to train with; None for a model that is only used.
-        seed: of initial values.
-
-    Returns:
-        The model.
-    """
+    """An LSTM or a transformer before a head that shares its table of words."""
     rngs = nnx.Rngs(seed)
     words = cx.Embed(num_words, settings.dim, rngs=rngs)
     options = {} if loss is None else {"loss": loss}

@@ -15,7 +15,7 @@ which the body takes 182; ``benchmarks/language.py`` measures it.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -27,12 +27,12 @@ import candax as cx
 from candax import files, models
 from candax.base import Sampler
 from candax.recipes import common
+from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.language import ngrams
 from candax.recipes.language.building import language_model
 from candax.recipes.language.files import STDLIB, Text, in_pairs, load
 from candax.recipes.language.measures import perplexity
-from candax.recipes.language.saving import save_model
 from candax.recipes.language.streams import StreamBatches
 
 MethodName: TypeAlias = Literal["lstm", "full_softmax", "transformer", "transformer_full_softmax"]
@@ -101,6 +101,9 @@ class LanguageSettings(common.Settings):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.005, "dim": 16, "num_sampled": 64, "num_streams": 8, "length": 16, "curve_words": 2000,
     }  # fmt: skip
+    OPTIONS: ClassVar[Sequence[str]] = (
+        "model", "dim", "num_layers", "num_heads", "context", "num_streams", "length", "pairs",
+    )  # fmt: skip
 
     def check(self) -> None:
         """See ``Settings``."""
@@ -125,17 +128,13 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         text = in_pairs(text, settings.pairs)
     for note in text.notes:
         Console().print(note)
-    methods = [
-        common.Method({"method": "unigram"}, functools.partial(_unigram, settings, text)),
-        common.Method({"method": "Kneser-Ney bigrams"}, functools.partial(_kneser_ney, settings, text, 2)),
-        common.Method({"method": "Kneser-Ney trigrams"}, functools.partial(_kneser_ney, settings, text, 3)),
-    ]
-    for name in settings.methods:
-        chosen = dataclasses.replace(settings, **METHODS[name])
-        methods += [
-            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, text, name, seed))
-            for seed in range(settings.seed, settings.seed + settings.seeds)
-        ]
+    simple: dict[str, Callable[[], dict[str, float]]] = {
+        "unigram": functools.partial(_unigram, settings, text),
+        "Kneser-Ney bigrams": functools.partial(_kneser_ney, settings, text, 2),
+        "Kneser-Ney trigrams": functools.partial(_kneser_ney, settings, text, 3),
+    }
+    trained = functools.partial(_trained, text)
+    methods = comparing.rows_of(settings, simple, lambda name: dataclasses.replace(settings, **METHODS[name]), trained)
     title = (
         f"{text.name}: {text.num_words:,} words; {len(text.train):,} words of text to train, "
         f"{len(text.valid):,} to validate, {len(text.test):,} to test"
@@ -152,16 +151,12 @@ def language(settings: LanguageSettings) -> list[common.Row]:
             common.Column("sec.", "seconds", ".0f"),
         ),
         (
-            common.Panel(
-                [
-                    common.curves("seconds", "perplexity", marker="."),
-                    common.level("Kneser-Ney trigrams", common.figure_of("Kneser-Ney trigrams", "validation")),
-                ],
-                {
-                    "xlabel": "training time in seconds",
-                    "ylabel": f"perplexity of {min(settings.curve_words, len(text.valid)):,} words of validation",
-                    "yscale": "log",
-                },
+            comparing.progress(
+                "perplexity",
+                f"perplexity of {min(settings.curve_words, len(text.valid)):,} words of validation",
+                simple="Kneser-Ney trigrams",
+                of="validation",
+                yscale="log",
             ),
         ),
         picture="language.png",
@@ -177,24 +172,19 @@ def _parts(settings: LanguageSettings, text: Text) -> dict[str, Any]:
     return parts if settings.split == "validation" else {**parts, "test": text.test}
 
 
-def _unigram(settings: LanguageSettings, text: Text, folder: Path | None) -> dict[str, float]:
-    del folder
+def _unigram(settings: LanguageSettings, text: Text) -> dict[str, float]:
     return {
         part: ngrams.unigram_perplexity(text.train, ids, text.num_words) for part, ids in _parts(settings, text).items()
     }
 
 
-def _kneser_ney(settings: LanguageSettings, text: Text, order: int, folder: Path | None) -> dict[str, float]:
-    del folder
+def _kneser_ney(settings: LanguageSettings, text: Text, order: int) -> dict[str, float]:
     model = ngrams.KneserNey(text.train, text.num_words, order=order)
     return {part: model.perplexity(ids) for part, ids in _parts(settings, text).items()}
 
 
-def _trained(
-    settings: LanguageSettings, text: Text, name: MethodName, seed: int, folder: Path | None
-) -> dict[str, Any]:
+def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
-    del folder
     length, context = settings.length, settings.read_again
     batches = StreamBatches(text.train, settings.num_streams, length, context=context, seed=seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
@@ -218,7 +208,8 @@ def _trained(
     sampler, loss = _pair(settings, text)
     of_model = common.model_folder(settings, name, seed, batches.identity, without=(*_CHOOSE, "checkpoint_every"))
     model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", of_model)
-    save_model(of_model, settings, text, model)
+    about = {"options": settings.options, "data": text.name}
+    finished.save(of_model, "language", about, finished.weights_of(model), names={"words": text.words})
     words = settings.num_streams * settings.length * max(1, num_steps - 1)
     return {**figures, "words_per_second": words / max(figures["seconds"], 1e-9), **trained.measure(model)}
 

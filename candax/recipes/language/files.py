@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import io
-import json
-import sysconfig
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from candax.data.cache import Form, cached_as
-from candax.data.progress import progress_bar
-from candax.data.python_stdlib import digest_of, library_files
+from candax.data.cache import cached, form_of
+from candax.data.python_stdlib import each_file, library_of
 from candax.data.streams import MODULES, text_lines
 from candax.data.tab_separated import name_of
 
@@ -29,7 +26,7 @@ _ENDINGS = (".txt", ".tokens", "")
 _HELD_OUT = 0.05
 # Folders of the standard library that not every installation has.
 _OPTIONAL = {"test", "tests", "idlelib", "lib2to3", "config-3"}
-_BUILDER_VERSION = 1
+_BUILDER_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -207,53 +204,33 @@ def _lines(path: Path) -> Iterator[list[str]]:
 
 def _library(min_count: int | None) -> Text:
     """The standard library's source: of twenty files in a row one is for testing and one for validation."""
-    root = Path(sysconfig.get_paths()["stdlib"]).resolve()
-    files = [(name, size) for name, size in library_files(root) if not _OPTIONAL & set(Path(name).parts)]
-    key = {"language": _BUILDER_VERSION, "files": digest_of(files), "min_count": min_count}
+    library = library_of(without=_OPTIONAL)
+    key = {"language": _BUILDER_VERSION, "min_count": min_count, **library.key}
 
     def build() -> Text:
         parts: dict[str, list[list[str]]] = {part: [] for part in PARTS}
         one_in = round(1 / _HELD_OUT)
-        with progress_bar("reading the standard library", len(files)) as done:
-            for number, (name, _) in enumerate(files):
-                part = {one_in // 2: "valid", one_in - 1: "test"}.get(number % one_in, "train")
-                parts[part] += _code(root / name)
-                done(number + 1)
+        for number, (_, lines) in enumerate(each_file(library.names, lambda name: _code(library.root / name))):
+            part = {one_in // 2: "valid", one_in - 1: "test"}.get(number % one_in, "train")
+            parts[part] += lines or []
         return text_of(STDLIB, parts, min_count=min_count)
 
-    return cached_as(_FORM, f"language-{STDLIB}", f"{root} {min_count}", key, build)
+    return cached(f"language-{STDLIB}", f"{library.root} {min_count}", key, build, form_of(Text))
 
 
 def _code(path: Path) -> list[list[str]]:
-    """The tokens of each line of code, without comments; texts and numbers are one word each; [] if it is no Python."""
+    """The tokens of each line of code, without comments; texts and numbers are one word each."""
     lines: list[list[str]] = [[]]
-    try:
-        for token in tokenize.tokenize(io.BytesIO(path.read_bytes()).readline):
-            if token.type == tokenize.NEWLINE:
-                lines.append([])
-            elif token.type in (tokenize.NAME, tokenize.OP):
-                lines[-1].append(token.string)
-            elif token.type in _OTHERS:
-                lines[-1].append(_OTHERS[token.type])
-    except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
-        return []
+    for token in tokenize.tokenize(io.BytesIO(path.read_bytes()).readline):
+        if token.type == tokenize.NEWLINE:
+            lines.append([])
+        elif token.type in (tokenize.NAME, tokenize.OP):
+            lines[-1].append(token.string)
+        elif token.type in _OTHERS:
+            lines[-1].append(_OTHERS[token.type])
     return lines[:-1]
 
 
 _OTHERS = {
     tokenize.STRING: "<text>", tokenize.NUMBER: "<number>", tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>",
 }  # fmt: skip
-
-
-def _to_arrays(text: Text) -> dict[str, np.ndarray]:
-    about = json.dumps([text.name, text.words, text.unknown, text.notes]).encode()
-    return {"about": np.frombuffer(about, np.uint8), **{part: getattr(text, part) for part in PARTS}}
-
-
-def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Text:
-    name, words, unknown, notes = json.loads(arrays["about"].tobytes())
-    ids = {part: arrays[part] for part in PARTS}
-    return Text(name, tuple(words), **ids, unknown=(unknown[0], unknown[1]), notes=tuple(notes))
-
-
-_FORM: Form[Text] = Form(_to_arrays, _from_arrays)

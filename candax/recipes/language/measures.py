@@ -36,9 +36,6 @@ def perplexity(model: Classifier, ids: Int32[np.ndarray, " N"], start: int, *, l
         start: id of the word that the text is read from.
         length: words of a window.
         context: words before each window that are read again.
-
-    Returns:
-        The perplexity.
     """
     graph, arrays = nnx.split(model)
     state: Any = model.encoder.start(_STREAMS)

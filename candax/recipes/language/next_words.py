@@ -17,7 +17,6 @@ from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
 from candax.recipes.language.building import language_model
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.language.files import END, UNKNOWN
-from candax.recipes.language.saving import OPTIONS
 from candax.training.trainer import Graph
 
 # The latest words of a text that an LSTM reads.
@@ -45,7 +44,7 @@ class NextWords(Searching):
         Raises:
             ValueError: for a run over hashed pairs of words, which have no names.
         """
-        options = {name: saved.about["options"][name] for name in OPTIONS}
+        options = {name: saved.about["options"][name] for name in LanguageSettings.OPTIONS}
         if options["pairs"]:
             raise ValueError(
                 f"{saved.path}: expected a run over words, got one with --pairs, whose classes have no names."

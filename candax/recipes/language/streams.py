@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from candax.data.epochs import check_seed, random_bits
+from candax.data.epochs import EpochBatches, check_seed, random_bits
 from candax.files import digest_of
 
 
@@ -24,7 +24,7 @@ class StreamBatch(NamedTuple):
     fresh: Bool[np.ndarray, " B"]
 
 
-class StreamBatches:
+class StreamBatches(EpochBatches[StreamBatch]):
     """The training batches of all epochs, ``batches[epoch, index]``: stream b goes on from batch to batch.
 
     An epoch cuts the text into as many streams of one length, from a word on that is drawn for each epoch, so that
@@ -50,6 +50,7 @@ class StreamBatches:
         self, ids: Int32[np.ndarray, " N"], num_streams: int, length: int, *, context: int = 0, seed: int
     ) -> None:
         check_seed(seed)
+        # Of the base nothing is used but positions.
         self.ids, self.num_streams, self.length, self.context, self.seed = ids, num_streams, length, context, seed
         self.batches_per_epoch = (len(ids) - 1) // (num_streams * length)
         if not self.batches_per_epoch:
@@ -58,13 +59,8 @@ class StreamBatches:
                 f"{len(ids):,}: give more text, or lower --num-streams or --length."
             )
 
-    def __getitem__(self, position: tuple[int, int]) -> StreamBatch:
-        """The batch at ``(epoch, index)``."""
-        epoch, index = position
-        if epoch < 0 or not 0 <= index < self.batches_per_epoch:
-            raise IndexError(
-                f"expected an epoch of 0 or more and an index below {self.batches_per_epoch}, got {position}"
-            )
+    def batch(self, epoch: int, index: int) -> StreamBatch:
+        """The batch at a position that exists."""
         each = self.batches_per_epoch * self.length
         left = len(self.ids) - 1 - self.num_streams * each
         first = int(random_bits(self.seed, epoch, (0,), 1)[0] % np.uint64(left + 1))

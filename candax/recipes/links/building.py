@@ -1,12 +1,17 @@
-"""The model of `candax links` and how it is trained, from its settings and a ``LinkMethod``."""
+"""The model of `candax links`, how it is trained, from its settings and a ``LinkMethod``, and its file."""
 
-import functools
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from flax import nnx
 
 import candax as cx
 from candax import data, losses, models
 from candax.base import Sampler
+from candax.models.links import LinkEncoder, NearEntities
 from candax.recipes import common
+from candax.recipes.common import finished
 from candax.recipes.common.catalog import LOSSES, SAMPLERS
 from candax.recipes.links import training
 
@@ -17,8 +22,13 @@ def training_of(
     """How a model is trained, without measures; and its sampler and loss."""
     batches = data.QuestionBatches(graph, min(settings.batch_size, 2 * len(graph.train)), seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+
+    def make(sampler: Sampler | None, loss: Any) -> tuple[models.Classifier, cx.Optimizer]:
+        model = link_model_of(settings, method, graph, sampler, loss, seed=seed)
+        return model, cx.Optimizer(model, common.row_adagrad(settings.learning_rate, num_steps), seed=seed)
+
     trained = common.Training(
-        functools.partial(_make, settings, method, graph, num_steps, seed),
+        make,
         batches,
         num_steps,
         measure=lambda model: {},
@@ -26,19 +36,6 @@ def training_of(
         loss_fn=training.regularised(settings.regulariser, settings.regularisation),
     )
     return trained, _pair(settings)
-
-
-def _make(
-    settings: Any,
-    method: Any,
-    graph: data.Graph,
-    num_steps: int,
-    seed: int,
-    sampler: Sampler | None,
-    loss: Any,
-) -> tuple[models.Classifier, cx.Optimizer]:
-    model = link_model_of(settings, method, graph, sampler, loss, seed=seed)
-    return model, cx.Optimizer(model, common.row_adagrad(settings.learning_rate, num_steps), seed=seed)
 
 
 def link_model_of(
@@ -50,18 +47,20 @@ def link_model_of(
     *,
     seed: int = 0,
 ) -> models.Classifier:
-    """The model of a method."""
-    return training.link_model(
-        graph,
-        settings.dim,
-        product=method.product,
-        distance=method.distance,
-        scale=settings.scale,
-        dropout=settings.dropout,
-        sampler=sampler,
-        loss=loss,
-        seed=seed,
+    """The encoder of a method before a head without biases, whose classes are the entities."""
+    rngs = nnx.Rngs(seed)
+    number, dim, scale = graph.num_entities, settings.dim, settings.scale
+    near = table = None
+    if method.distance:
+        near = NearEntities(number, dim, scale=scale, rngs=rngs)
+    else:
+        table = cx.Embed(number, dim, embedding_init=nnx.initializers.normal(scale), rngs=rngs)
+    head = cx.Head(
+        number, table=table, vectors=near, sampler=sampler, loss=loss, counts=graph.counts, biases=False, rngs=rngs
     )
+    kinds, dropout = 2 * graph.num_relations, settings.dropout
+    encoder = LinkEncoder(head, kinds, product=method.product, scale=scale, dropout=dropout, rngs=rngs)
+    return models.Classifier(encoder, head)
 
 
 def _pair(settings: Any) -> tuple[Sampler | None, Any]:
@@ -73,3 +72,13 @@ def _pair(settings: Any) -> tuple[Sampler | None, Any]:
     if settings.labels_too and settings.sampler != "in_batch":
         sampler = training.and_labels(sampler)
     return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
+
+
+def save_model(
+    folder: Path, method: str, options: Mapping[str, Any], graph: data.Graph, model: models.Classifier
+) -> Path:
+    """Writes a model and the triples that it was trained on into its folder; see ``common.finished``."""
+    about = {"method": method, "options": dict(options), "data": graph.name}
+    names = {"entities": graph.entity_names, "relations": graph.relation_names}
+    extra = {"triples": graph.train}
+    return finished.save(folder, "links", about, finished.weights_of(model), names=names, extra=extra)

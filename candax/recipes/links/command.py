@@ -16,7 +16,7 @@ in half a minute: MRR .112, hits@10 .199; most frequent answers .048 / .091.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -28,11 +28,11 @@ from candax import data, files, models
 from candax.data.graphs import Unknown
 from candax.models.links import Product
 from candax.recipes import common
+from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.links import metrics, training
 from candax.recipes.links.baselines import MostFrequentAnswer, OtherRelations
-from candax.recipes.links.building import training_of
-from candax.recipes.links.saving import OPTIONS, save_model
+from candax.recipes.links.building import save_model, training_of
 from candax.training import embed
 
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
@@ -126,6 +126,10 @@ class LinksSettings(common.Settings):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.02, "dim": 16, "num_sampled": 32, "batch_size": 32, "curve_questions": 100,
     }  # fmt: skip
+    OPTIONS: ClassVar[Sequence[str]] = (
+        "sampler", "loss", "num_sampled", "labels_too", "smoothing", "regulariser", "regularisation", "dropout", "dim",
+        "scale", "batch_size", "epochs", "learning_rate", "seed",
+    )  # fmt: skip
 
     def check(self) -> None:
         """See ``Settings``."""
@@ -185,16 +189,10 @@ def links(settings: LinksSettings) -> list[common.Row]:
     for note in graph.notes:
         Console().print(note)
     unseen = len(asked) // 2 - int(problem.seen(asked).sum()) // 2
-    methods = [
-        common.Method({"method": name}, functools.partial(_scored, scorer(graph), problem))
-        for name, scorer in (("most frequent answer", MostFrequentAnswer), ("other relations", OtherRelations))
-    ]
-    for name in settings.methods:
-        chosen = METHODS[name].of(settings)
-        methods += [
-            common.Method({"method": name, "seed": seed}, functools.partial(_trained, chosen, problem, name, seed))
-            for seed in range(settings.seed, settings.seed + settings.seeds)
-        ]
+    simple = {"most frequent answer": MostFrequentAnswer, "other relations": OtherRelations}
+    figures = {name: functools.partial(_scored, scorer(graph), problem) for name, scorer in simple.items()}
+    trained = functools.partial(_trained, problem)
+    methods = comparing.rows_of(settings, figures, lambda name: METHODS[name].of(settings), trained)
     title = (
         f"{graph.name}: {graph.num_entities:,} entities, {graph.num_relations} relations, "
         f"{len(graph.train):,} training triples\n"
@@ -215,12 +213,8 @@ def links(settings: LinksSettings) -> list[common.Row]:
             common.Column("sec.", "seconds", ".0f"),
         ),
         (
-            common.Panel(
-                [
-                    common.curves("seconds", "mrr", marker="."),
-                    common.level("other relations", common.figure_of("other relations", "mrr")),
-                ],
-                {"xlabel": "training time in seconds", "ylabel": f"MRR of {settings.curve_questions:,} questions"},
+            comparing.progress(
+                "mrr", f"MRR of {settings.curve_questions:,} questions", simple="other relations", of="mrr"
             ),
         ),
         picture="links.png",
@@ -237,16 +231,12 @@ def _load(settings: LinksSettings) -> data.Graph:
     return data.graph(settings.dataset, unknown=settings.unknown)
 
 
-def _scored(scorer: Any, problem: _Problem, folder: Path | None) -> dict[str, float]:
-    del folder
+def _scored(scorer: Any, problem: _Problem) -> dict[str, float]:
     return problem.figures(functools.partial(metrics.scored_ranks, scorer, known=problem.known), problem.asked)
 
 
-def _trained(
-    settings: LinksSettings, problem: _Problem, name: MethodName, seed: int, folder: Path | None
-) -> dict[str, Any]:
+def _trained(problem: _Problem, settings: LinksSettings, name: MethodName, seed: int) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
-    del folder
     some = problem.asked[np.sort(np.random.default_rng(0).permutation(len(problem.asked))[: settings.curve_questions])]
     trained, pair = training_of(settings, METHODS[name], problem.graph, seed)
     trained = dataclasses.replace(
@@ -256,8 +246,7 @@ def _trained(
     )
     folder = common.model_folder(settings, name, seed, trained.batches.identity, without=_CHOOSE)
     model, figures = trained.train(*pair, f"{name}, seed {seed}", folder)
-    options = {option: getattr(settings, option) for option in OPTIONS} | {"seed": seed}
-    save_model(folder, name, options, problem.graph, model)
+    save_model(folder, name, {**settings.options, "seed": seed}, problem.graph, model)
     return {**figures, **trained.measure(model)}
 
 

@@ -112,11 +112,7 @@ def scored_ranks(
 def link_figures(
     ranks: Float64[np.ndarray, " N"], asks_heads: Bool[np.ndarray, " N"], *, ks: tuple[int, ...] = KS
 ) -> dict[str, float]:
-    """Figures of ranks; see ``evaluate_links``.
-
-    Raises:
-        ValueError: without a question.
-    """
+    """Figures of ranks; see ``evaluate_links``."""
     if not len(ranks):
         raise ValueError("expected at least one question to evaluate, got none.")
     return {

@@ -16,9 +16,8 @@ from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
 from candax.recipes.common.search import AT_A_TIME, Best, Searching, power_of_two
-from candax.recipes.links.building import link_model_of, training_of
+from candax.recipes.links.building import link_model_of, save_model, training_of
 from candax.recipes.links.command import METHODS, LinksSettings, MethodName
-from candax.recipes.links.saving import OPTIONS, save_model
 from candax.training import embed
 
 
@@ -51,7 +50,7 @@ class LinkPredictor(Searching):
     def __init__(self, method: MethodName = "complex", **options: Any) -> None:
         usual = {**METHODS[method].defaults, **({"loss": None} if METHODS[method].full else {})}
         self.method: MethodName = method
-        self.settings = with_options(LinksSettings, OPTIONS, {**usual, **options})
+        self.settings = with_options(LinksSettings, LinksSettings.OPTIONS, {**usual, **options})
         self._graph: data.Graph | None = None
 
     @checked
@@ -160,8 +159,7 @@ class LinkPredictor(Searching):
         """
         graph = self._trained()._graph
         assert graph is not None
-        options = {name: getattr(self.settings, name) for name in OPTIONS}
-        return save_model(Path(folder), self.method, options, graph, self.model)
+        return save_model(Path(folder), self.method, self.settings.options, graph, self.model)
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "LinkPredictor":

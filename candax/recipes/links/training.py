@@ -1,66 +1,18 @@
-"""The model of a link recipe, and its loss: that of the head and a regulariser on the rows of the triple."""
+"""The loss of a link recipe: that of the head and a regulariser on the rows of the triple; and its candidates."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float
 
-import candax as cx
 from candax import models, samplers
 from candax.base import Sampler
-from candax.data import Graph, QuestionBatch
-from candax.models.links import LinkEncoder, NearEntities, Product
+from candax.data import QuestionBatch
 from candax.rows import lookup
 
 Regulariser: TypeAlias = Literal["n3", "l2"]
 _POWERS = {"n3": 3, "l2": 2}
-
-
-def link_model(
-    graph: Graph,
-    dim: int,
-    *,
-    product: Product,
-    distance: bool,
-    scale: float,
-    dropout: float,
-    sampler: Sampler | None,
-    loss: Any,
-    seed: int,
-) -> models.Classifier:
-    """A ``LinkEncoder`` before a head without biases, whose classes are the entities.
-
-    Args:
-        graph: of the entities.
-        dim: coordinates.
-        product: of the encoder.
-        distance: whether entities are near by their squared distance instead of their inner product.
-        scale: the standard deviation of initial values.
-        dropout: of questions.
-        sampler: of candidates.
-        loss: to train with.
-        seed: of all that is drawn.
-
-    Returns:
-        The model.
-    """
-    rngs = nnx.Rngs(seed)
-    start = nnx.initializers.normal(scale)
-    near = NearEntities(graph.num_entities, dim, scale=scale, rngs=rngs) if distance else None
-    head = cx.Head(
-        graph.num_entities,
-        table=None if distance else cx.Embed(graph.num_entities, dim, embedding_init=start, rngs=rngs),
-        vectors=near,
-        sampler=sampler,
-        loss=loss,
-        counts=graph.counts,
-        biases=False,
-        rngs=rngs,
-    )
-    kinds = 2 * graph.num_relations
-    return models.Classifier(LinkEncoder(head, kinds, product=product, scale=scale, dropout=dropout, rngs=rngs), head)
 
 
 def and_labels(sampler: Sampler) -> Sampler:

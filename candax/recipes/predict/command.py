@@ -57,7 +57,7 @@ def predict(settings: Predict) -> Counter[str]:
     check_positive("--k", settings.k)
     task, found = load_task(settings.run)
     options = _options(settings, task)
-    answers = importlib.import_module(TASKS[task].answers).answers
+    answers = importlib.import_module(f"candax.recipes.predict.{TASKS[task].answers}").answers
     if settings.index is not None:
         options |= _through(found, settings.index)
     notes: Counter[str] = Counter()

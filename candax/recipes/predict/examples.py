@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from candax.data.examples import from_counts
 from candax.data.xml_format import MAX_ID, Header, parse_block, parse_header
 from candax.recipes.extreme.classifier import ExtremeClassifier
-from candax.recipes.predict.lines import Answer, Source, in_batches
+from candax.recipes.predict.lines import Answer, Source, answered, in_batches
 
 _HEADER = re.compile(rb"\s*\d+\s+\d+\s+\d+\s*")
 
@@ -19,13 +19,6 @@ def answers(
 
     A first line ``points features labels`` may be there; then there must be as many examples. Examples are numbered
     from 0. One without features is answered by the biases, the most frequent classes, and counted.
-
-    Args:
-        found: of the run.
-        source: of lines.
-        k: classes of each.
-        notes: where they are counted.
-        ids: give numbers of classes where they have names.
 
     Raises:
         ValueError: with file and line, for lines of another kind or other features than the run's.
@@ -41,12 +34,8 @@ def answers(
         if empty := int((block.feature_counts == 0).sum()):
             notes["examples without features, answered by how frequent classes are"] += empty
         probabilities, best = found.fitted_.top_k(features, k)
-        here = []
-        for row, scores in zip(best.tolist(), probabilities.tolist(), strict=True):
-            kept = [place for place, class_id in enumerate(row) if class_id >= 0]
-            here.append(Answer(number, [names[row[place]] for place in kept], [scores[place] for place in kept]))
-            number += 1
-        yield here
+        yield answered(range(number, number + len(best)), best, probabilities, names)
+        number += len(best)
 
 
 def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:

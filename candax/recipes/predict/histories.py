@@ -1,12 +1,13 @@
 """Histories of users, in the forms that `candax sequences` is trained on, and the items that come next."""
 
 import csv
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from candax.recipes.predict.lines import Answer, Source, in_batches
+from candax.recipes.predict.lines import Answer, Source, answered, in_batches
 from candax.recipes.sequences.recommender import SequenceRecommender
 
 
@@ -25,13 +26,6 @@ def answers(
     Items that the run does not know are left out of a history; a user without any known item gets the most popular
     items, whose scores are their shares of all items. Both are counted.
 
-    Args:
-        found: of the run.
-        source: of lines.
-        k: items for each.
-        notes: where they are counted.
-        keep_seen: whether items of the history are among the answers.
-
     Raises:
         ValueError: with file and line, for lines of another kind.
     """
@@ -42,11 +36,7 @@ def answers(
         notes["items unknown to the run, left out of histories"] += unknown
         notes["users without a known item, answered by the most popular items"] += sum(not known for known in ids)
         best = found.best(ids, k, exclude_seen=not keep_seen)
-        here = []
-        for history, row, scores in zip(batch, best.ids.tolist(), best.scores.tolist(), strict=True):
-            pairs = [(found.items[number], score) for number, score in zip(row, scores, strict=True) if number >= 0]
-            here.append(Answer(history.user, [item for item, _ in pairs], [score for _, score in pairs]))
-        yield here
+        yield answered((history.user for history in batch), best.ids, best.scores, found.items)
 
 
 def histories(source: Source) -> Iterator[History]:
@@ -60,25 +50,26 @@ def histories(source: Source) -> Iterator[History]:
     """
     lines = source.texts()
     first = next(lines)
-    return _by_fields(source, first, lines) if "\t" in first[1] or "," in first[1] else _by_spaces(source, first, lines)
+    mark = next((mark for mark in "\t," if mark in first[1]), None)
+    lines = itertools.chain([first], lines)
+    return _by_spaces(source, lines) if mark is None else _by_fields(source, lines, mark)
 
 
-def _by_spaces(source: Source, first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[History]:
-    for number, text in _again(first, lines):
+def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[History]:
+    for number, text in lines:
         user, *items = text.split()
         if not items:
             raise source.wrong(number, "a user and items parted by spaces", text)
         yield History(user, items)
 
 
-def _by_fields(source: Source, first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[History]:
-    mark = "\t" if "\t" in first[1] else ","
+def _by_fields(source: Source, lines: Iterator[tuple[int, str]], mark: str) -> Iterator[History]:
     user: str | None = None
     rows: list[tuple[float, str]] = []
     # Of users who are done: numbers, not names.
     done: set[int] = set()
     width = 0
-    for number, text in _again(first, lines):
+    for number, text in lines:
         # As `candax sequences` reads them: quotes mean something beside commas alone.
         fields = text.split("\t") if mark == "\t" else next(csv.reader([text]))
         width = width or len(fields)
@@ -94,11 +85,6 @@ def _by_fields(source: Source, first: tuple[int, str], lines: Iterator[tuple[int
         rows.append((_time(source, number, fields[2]) if width == 3 else 0.0, fields[1]))
     assert user is not None
     yield History(user, _in_order(rows))
-
-
-def _again(first: tuple[int, str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    yield first
-    yield from lines
 
 
 def _in_order(rows: list[tuple[float, str]]) -> list[str]:

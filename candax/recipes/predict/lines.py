@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from jaxtyping import Float, Integer
 
 from candax.data.streams import LONGEST_LINE, check_line, decode, read_lines
 from candax.files import naming, replacing
@@ -27,6 +31,31 @@ class Answer(NamedTuple):
     asked: str | int
     names: Sequence[str | int]
     scores: Sequence[float]
+
+
+def answered(
+    asked: Iterable[str | int],
+    ids: Integer[np.ndarray, "n k"],
+    scores: Float[np.ndarray, "n k"],
+    names: Sequence[Any],
+    known: Iterable[bool] | None = None,
+) -> list[Answer]:
+    """Answers of a search, whose ids are -1 where nothing was found.
+
+    Args:
+        asked: the inputs.
+        ids: best first.
+        scores: of the same.
+        names: of the ids.
+        known: which inputs were searched for and have a row; the others have no answer. None: all of them.
+    """
+    rows = zip(ids.tolist(), scores.tolist(), strict=True)
+    found = []
+    for one, is_known in zip(asked, itertools.repeat(True) if known is None else known, strict=known is not None):
+        of, its_scores = next(rows) if is_known else ([], [])
+        pairs = [(names[i], score) for i, score in zip(of, its_scores, strict=True) if i >= 0]
+        found.append(Answer(one, [name for name, _ in pairs], [score for _, score in pairs]))
+    return found
 
 
 class Source(NamedTuple):

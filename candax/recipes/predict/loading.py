@@ -15,41 +15,23 @@ class Task(NamedTuple):
 
     Attributes:
         command: that trains it.
-        module: of the class below.
-        loaded: the class of what is loaded, with ``of(finished)``.
-        answers: the module that answers lines of text.
+        loaded: module and class of what is loaded, with ``of(finished)``.
+        answers: the module beside this one that answers lines of text.
     """
 
     command: str
-    module: str
-    loaded: str
+    loaded: tuple[str, str]
     answers: str
 
 
 # By the name that the file of a run bears; word vectors have files of their own.
 TASKS: dict[str, Task] = {
-    "extreme": Task(
-        "candax train", "candax.recipes.extreme.classifier", "ExtremeClassifier", "candax.recipes.predict.examples"
-    ),
-    "sequences": Task(
-        "candax sequences",
-        "candax.recipes.sequences.recommender",
-        "SequenceRecommender",
-        "candax.recipes.predict.histories",
-    ),
-    "retrieve": Task(
-        "candax retrieve",
-        "candax.recipes.retrieval.recommender",
-        "TwoTowerRecommender",
-        "candax.recipes.predict.histories",
-    ),
-    "links": Task(
-        "candax links", "candax.recipes.links.predictor", "LinkPredictor", "candax.recipes.predict.questions"
-    ),
-    "language": Task(
-        "candax language", "candax.recipes.language.next_words", "NextWords", "candax.recipes.predict.texts"
-    ),
-    "words": Task("candax word2vec", "candax.data", "WordVectors", "candax.recipes.predict.words"),
+    "extreme": Task("candax train", ("candax.recipes.extreme.classifier", "ExtremeClassifier"), "examples"),
+    "sequences": Task("candax sequences", ("candax.recipes.sequences.recommender", "SequenceRecommender"), "histories"),
+    "retrieve": Task("candax retrieve", ("candax.recipes.retrieval.recommender", "TwoTowerRecommender"), "histories"),
+    "links": Task("candax links", ("candax.recipes.links.predictor", "LinkPredictor"), "questions"),
+    "language": Task("candax language", ("candax.recipes.language.next_words", "NextWords"), "texts"),
+    "words": Task("candax word2vec", ("candax.data", "WordVectors"), "words"),
 }
 _WORDS = "words"
 _VECTORS = ("vectors.safetensors", "vectors.bin", "vectors.txt")
@@ -94,8 +76,8 @@ def load_task(run: Path) -> tuple[str, Any]:
         raise ValueError(f"expected {path} to be the model of a finished run of {commands}: {error}") from error
     if saved.task not in TASKS:
         raise ValueError(f"expected a run of {commands}, got {path} of the task {saved.task!r}: update candax.")
-    task = TASKS[saved.task]
-    return saved.task, getattr(importlib.import_module(task.module), task.loaded).of(saved)
+    module, kind = TASKS[saved.task].loaded
+    return saved.task, getattr(importlib.import_module(module), kind).of(saved)
 
 
 def _vectors(run: Path) -> Path | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from candax.recipes.links.predictor import LinkPredictor
-from candax.recipes.predict.lines import Answer, Source, in_batches
+from candax.recipes.predict.lines import Answer, Source, answered, in_batches
 
 _ASKED = "?"
 _EXPECTED = "head<tab>relation, head<tab>relation<tab>? or ?<tab>relation<tab>tail"
@@ -28,13 +28,6 @@ def answers(
     A question of an entity or a relation that the run does not know has no answer, and is counted. In what is written
     a question is called by its parts with spaces between them.
 
-    Args:
-        found: of the run.
-        source: of lines.
-        k: entities for each.
-        notes: where they are counted.
-        exclude_known: whether answers that were trained on are left out.
-
     Raises:
         ValueError: with file and line, for lines of another kind.
     """
@@ -49,13 +42,7 @@ def answers(
             if is_known
         ]
         best = found.best(asked, k, exclude_known=exclude_known)
-        rows = iter(zip(best.ids.tolist(), best.scores.tolist(), strict=True))
-        here = []
-        for one, is_known in zip(batch, known, strict=True):
-            ids, scores = next(rows) if is_known else ([], [])
-            pairs = [(found.entities[i], score) for i, score in zip(ids, scores, strict=True) if i >= 0]
-            here.append(Answer(one.text, [name for name, _ in pairs], [score for _, score in pairs]))
-        yield here
+        yield answered((one.text for one in batch), best.ids, best.scores, found.entities, known)
 
 
 def questions(source: Source) -> Iterator[Question]:

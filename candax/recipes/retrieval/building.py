@@ -1,5 +1,7 @@
-"""The two towers of `candax retrieve` and what they are trained with, from its settings."""
+"""The two towers of `candax retrieve`: made from its settings, what they are trained with, and their file."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +11,13 @@ import candax as cx
 from candax import losses, models, samplers
 from candax.base import Sampler
 from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS
-from candax.recipes.retrieval.features import FeaturePart, ItemTower, Known
+from candax.recipes.common.finished import Finished
+from candax.recipes.retrieval.features import NOTHING, FeaturePart, Features, ItemTower, Known
 from candax.recipes.retrieval.tower import UserTower
+from candax.recipes.sequences.files import Sequences
+from candax.recipes.sequences.next_item import save_model
 
-_NOTHING = Known()
+TASK = "retrieve"
 
 
 def two_towers(
@@ -23,19 +28,9 @@ def two_towers(
     *,
     counts: np.ndarray | None = None,
     seed: int = 0,
-    known: Known = _NOTHING,
+    known: Known = NOTHING,
 ) -> models.Classifier:
-    """The users' tower before a head without biases, whose classes are the items.
-
-    Args:
-        settings: of `candax retrieve`.
-        num_items: classes.
-        sampler: of candidates.
-        loss: to train with.
-        counts: how often each item is a label.
-        seed: of the initial values.
-        known: about items and users.
-    """
+    """The users' tower before a head without biases, whose classes are the items."""
     rngs = nnx.Rngs(seed)
     if known.items is None:
         table = cx.Embed(num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
@@ -79,3 +74,34 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
         return samplers.in_batch(), loss
     drawn = {**SAMPLERS, **DISTINCT}[settings.sampler](number)
     return (samplers.mixture([samplers.in_batch(), drawn]) if settings.in_batch else drawn), loss
+
+
+def save_towers(
+    folder: Path,
+    options: Mapping[str, Any],
+    found: Sequences,
+    model: models.Classifier,
+    counts: np.ndarray | None = None,
+    *,
+    known: Known = NOTHING,
+) -> Path:
+    """``save_model`` with what is known of items; of users nothing but its shape is kept."""
+    about: dict[str, Any] = {}
+    extra: dict[str, np.ndarray] = {}
+    if known.items is not None:
+        about["item_words"] = known.items.num_words
+        extra = {"item_words": known.items.words, "item_numbers": known.items.numbers}
+    if known.users is not None:
+        about["user_features"] = [known.users.num_words, known.users.numbers.shape[1]]
+    return save_model(folder, TASK, options, found, model, counts=counts, about=about, extra=extra)
+
+
+def known_of(saved: Finished) -> Known:
+    """What was known; users whose histories are read later have no features, which is the mean of numbers."""
+    items = users = None
+    if "item_words" in saved.about:
+        items = Features(saved.extra["item_words"], saved.extra["item_numbers"], saved.about["item_words"])
+    if "user_features" in saved.about:
+        num_words, width = saved.about["user_features"]
+        users = Features(np.full((1, 1), -1, np.int32), np.zeros((1, width), np.float32), num_words)
+    return Known(items, users)

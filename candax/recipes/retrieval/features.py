@@ -52,6 +52,9 @@ class Known(NamedTuple):
         return [None if part is None else part.digest for part in self]
 
 
+NOTHING = Known()
+
+
 def read_table(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     """The header of a tab-separated file, and the columns of each id.
 
@@ -154,13 +157,7 @@ def _words(
 
 
 class FeaturePart(nnx.Module):
-    """Vectors of what is known: ``sum_w v_w / sqrt(number of words) + A x`` for words w and numbers x.
-
-    Args:
-        features: of all.
-        dim: coordinates.
-        rngs: ``rngs.params`` initialises both parts.
-    """
+    """Vectors of what is known: ``sum_w v_w / sqrt(number of words) + A x`` for words w and numbers x."""
 
     def __init__(self, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
         initial = nnx.initializers.normal(0.04)
@@ -188,14 +185,7 @@ class FeaturePart(nnx.Module):
 
 
 class ItemTower(nnx.Module):
-    """Vectors of items: a row of a table for each, and what is known about it.
-
-    Args:
-        num_items: rows.
-        features: of all items.
-        dim: coordinates.
-        rngs: ``rngs.params`` initialises it.
-    """
+    """Vectors of items: a row of a table for each, and what is known about it."""
 
     def __init__(self, num_items: int, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
         self.table = cx.Embed(num_items, dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)

@@ -14,9 +14,6 @@ class ItemNeighbours:
     ``score(c) = sum_i n(i, c) / sqrt(n(i) n(c))``, n(i, c) being how many users have both and n(i) how many have i, in
     what is for training; i runs over the history.
 
-    Args:
-        sequences: to count in.
-
     Source: Sarwar et al., Item-based Collaborative Filtering Recommendation Algorithms (2001).
     """
 

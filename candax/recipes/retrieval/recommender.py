@@ -1,23 +1,15 @@
 """Recommendation by two towers: `fit(histories)` and `recommend(histories, k)`, as for sequences."""
 
-from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
 from candax import models
-from candax.checks import checked
 from candax.recipes.common import finished
-from candax.recipes.common.options import with_options
-from candax.recipes.retrieval.building import pair_of, two_towers
+from candax.recipes.retrieval.building import known_of, pair_of, save_towers, two_towers
 from candax.recipes.retrieval.command import RetrieveSettings, training_of
 from candax.recipes.retrieval.features import Known
-from candax.recipes.retrieval.saving import OPTIONS, known_of, save_model
-from candax.recipes.retrieval.scoring import embeddings
-from candax.recipes.sequences.files import Questions, Sequences
-from candax.recipes.sequences.recommender import SequenceRecommender, sequences_of
+from candax.recipes.sequences.files import Sequences
+from candax.recipes.sequences.recommender import SequenceRecommender
 
 
 class TwoTowerRecommender(SequenceRecommender):
@@ -41,50 +33,20 @@ class TwoTowerRecommender(SequenceRecommender):
         (2, False)
     """
 
-    allowed = OPTIONS
+    _kind = RetrieveSettings
 
     def __init__(self, **options: Any) -> None:
-        self.settings: Any = with_options(RetrieveSettings, OPTIONS, options)
-        self._found: Sequences | None = None
+        super().__init__(**options)
         self.features = Known()
 
-    @checked
-    def fit(self, histories: Iterable[Sequence[Hashable]]) -> "TwoTowerRecommender":
-        """Trains anew, on all items of all histories.
-
-        Args:
-            histories: items in order, one history for each user; items are texts or whole numbers.
-
-        Returns:
-            This recommender.
-
-        Raises:
-            ValueError: if no history has two items.
-        """
-        found, self.features = sequences_of(histories), Known()
+    def _fitted(self, found: Sequences) -> models.Classifier:
+        self.features = Known()
         training = training_of(self.settings, found, self.settings.seed, measured=False)
-        self.model, _ = training.train(*pair_of(self.settings, found.num_items), "", None)
-        self._set(found, found.counts())
-        return self
-
-    @checked
-    def save(self, folder: str | Path) -> Path:
-        """Writes the trained model into a folder, for ``candax.recipes.load`` and `candax predict`.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            ValueError: if items are neither texts nor whole numbers.
-        """
-        found = self._trained()._found
-        assert found is not None
-        return save_model(Path(folder), self.settings, found, self.model, self.counts, self.features)
+        return training.train(*pair_of(self.settings, found.num_items), "", None)[0]
 
     def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
         self.features = known_of(saved)
         return two_towers(self.settings, num_items, known=self.features)
 
-    def _read(self, sequences: Sequences, questions: Questions) -> Float[np.ndarray, "n dim"]:
-        """Whose histories these are is not known, so that nothing is of the users."""
-        return embeddings(self.model, sequences, questions, self.settings.length)
+    def _save(self, folder: Path, found: Sequences) -> Path:
+        return save_towers(folder, self.options, found, self.model, self.counts, known=self.features)

@@ -9,15 +9,12 @@ from scipy.sparse import csr_array
 from candax.recipes.sequences.files import Questions, Sequences, ranges
 
 
-def successors(
-    sequences: Sequences, *, reach: int | None = None, both_ways: bool = False, normalised: bool = False
-) -> csr_array:
+def successors(sequences: Sequences, *, reach: int | None = None, normalised: bool = False) -> csr_array:
     """How often one item follows another in what is for training, pairs at distance g counted 1 / g.
 
     Args:
         sequences: to count in.
         reach: the largest distance; None: that of the longest sequence, at most 50.
-        both_ways: count the item before as a successor of the one after too.
         normalised: divide by the square roots of how often both items occur: a cosine.
 
     Returns:
@@ -32,8 +29,6 @@ def successors(
     before, after, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
     shape = (sequences.num_items, sequences.num_items)
     counted = csr_array((weights, (before, after)), shape=shape)
-    if both_ways:
-        counted = csr_array(counted + counted.T)
     if normalised:
         root = 1 / np.sqrt(np.maximum(sequences.counts(), 1)).astype(np.float32)
         rows = np.repeat(np.arange(sequences.num_items), np.diff(counted.indptr))
@@ -63,28 +58,15 @@ class Neighbours:
     ``score(c) = sum_i recency^age_i sum_g n_g(i, c) / g / sqrt(n(i) n(c))``, n_g(i, c) being how often c and i stand g
     places apart.
 
-    Args:
-        sequences: to count in.
-        recency: .8 as a rule; 0 with the last item alone.
-        reach: see ``successors``.
-        both_ways: see ``successors``.
-        normalised: see ``successors``.
-
     Source: the sequential nearest neighbours of Ludewig and Jannach, Evaluation of Session-based Recommendation
         Algorithms (2018), in its simplest form, by items.
     """
 
     def __init__(
-        self,
-        sequences: Sequences,
-        *,
-        recency: float = 0.8,
-        reach: int | None = None,
-        both_ways: bool = True,
-        normalised: bool = True,
+        self, sequences: Sequences, *, recency: float = 0.8, reach: int | None = None, normalised: bool = True
     ) -> None:
         self.sequences, self.recency = sequences, recency
-        self.table = successors(sequences, reach=reach, both_ways=both_ways, normalised=normalised)
+        self.table = successors(sequences, reach=reach, normalised=normalised)
 
     def __call__(self, questions: Questions) -> Float32[np.ndarray, "n num_items"]:
         """A score for each question and item, 0 or more."""
@@ -105,7 +87,7 @@ class MostPopular:
 
 def most_frequent_successor(sequences: Sequences) -> Callable[[Questions], Float32[np.ndarray, "n num_items"]]:
     """Items by how often they followed the last item of the history directly; of equals, the most popular first."""
-    following = Neighbours(sequences, recency=0.0, reach=1, both_ways=False, normalised=False)
+    following = Neighbours(sequences, recency=0.0, reach=1, normalised=False)
     popular = MostPopular(sequences)
     share = 0.5 / max(popular.counts.max(), 1.0)
     return lambda questions: following(questions) + share * popular(questions)

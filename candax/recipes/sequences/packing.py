@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from candax.data.epochs import EpochBatches, shuffled
+from candax.data.epochs import EpochBatches, keep_last, shuffled
 from candax.files import digest_of
 from candax.recipes.sequences.files import Questions, Sequences, ranges
 
@@ -14,14 +14,15 @@ _USERS = 1
 
 
 class PackedBatch(NamedTuple):
-    """Items, what follows each (-1: nothing), and which sequence of its row a place belongs to.
+    """Items, which sequence of its row each belongs to, what follows it (-1: nothing), and whose it is.
 
-    At places without an item ``items`` is -1 and ``segments`` is -1.
+    At places without an item all four are -1; so are ``users`` where their names are not known.
     """
 
     items: Int32[np.ndarray, "R L"]
     segments: Int32[np.ndarray, "R L"]
     labels: Int32[np.ndarray, "R L"]
+    users: Int32[np.ndarray, "R L"]
 
 
 class Packed(NamedTuple):
@@ -33,13 +34,6 @@ class Packed(NamedTuple):
 
 def pack(sizes: Int64[np.ndarray, " n"], length: int) -> Packed:
     """Fills rows one after the other, in the order given; a sequence that does not fit begins a new row.
-
-    Args:
-        sizes: of the sequences, at most ``length``.
-        length: of rows.
-
-    Returns:
-        Their places.
 
     Example:
         >>> pack(np.array([3, 2, 4, 1]), 6).rows.tolist()
@@ -94,11 +88,13 @@ def fill(
     first = packed.rows * length + packed.places
     to = ranges(first, first + sizes)
     places = ranges(starts, ends)
-    parts = np.full((3, num_rows * length), -1, np.int32)
+    parts = np.full((4, num_rows * length), -1, np.int32)
     parts[0, to] = sequences.items[places]
     parts[1, to] = np.repeat(np.arange(len(starts), dtype=np.int32), sizes)
     parts[2, to] = sequences.items[np.minimum(places + 1, len(sequences.items) - 1)]
-    return PackedBatch(*parts.reshape(3, num_rows, length))
+    if sequences.user_names:
+        parts[3, to] = np.repeat(np.searchsorted(sequences.offsets, starts, side="right") - 1, sizes)
+    return PackedBatch(*parts.reshape(4, num_rows, length))
 
 
 class PackedBatches(EpochBatches[PackedBatch]):
@@ -127,21 +123,19 @@ class PackedBatches(EpochBatches[PackedBatch]):
         rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
         super().__init__(-(-rows // num_rows) * num_rows, num_rows, seed, "rows")
         self.sequences, self.length = sequences, length
-        self._last_filled: tuple[int, PackedBatch] | None = None
 
     def batch(self, epoch: int, index: int) -> PackedBatch:
         """The batch at a position that exists."""
-        if self._last_filled is None or self._last_filled[0] != epoch:
-            order = shuffled(self.seed, epoch, len(self._ends), (_USERS,))
-            starts, ends = self._starts[order], self._ends[order]
-            packed = pack_tightly(ends - starts, self.length)
-            self._last_filled = epoch, fill(self.sequences, starts, ends, packed, self.num_items, self.length)
         rows = self.rows(epoch, index)
-        return PackedBatch(*(part[rows] for part in self._last_filled[1]))
+        return PackedBatch(*(part[rows] for part in self._filled(epoch)))
 
-    def starts_of(self, epoch: int) -> Int64[np.ndarray, " n"]:
-        """Where, among all items, each segment of an epoch begins, in the order of its number."""
-        return self._starts[shuffled(self.seed, epoch, len(self._ends), (_USERS,))]
+    @keep_last
+    def _filled(self, epoch: int) -> PackedBatch:
+        """All rows of an epoch."""
+        order = shuffled(self.seed, epoch, len(self._ends), (_USERS,))
+        starts, ends = self._starts[order], self._ends[order]
+        packed = pack_tightly(ends - starts, self.length)
+        return fill(self.sequences, starts, ends, packed, self.num_items, self.length)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -153,17 +147,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
 def packed_questions(
     sequences: Sequences, questions: Questions, length: int, num_rows: int
 ) -> list[tuple[PackedBatch, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]]:
-    """The latest items of histories, packed: batches, with row and place of the last item of each of their histories.
-
-    Args:
-        sequences: that the questions are about.
-        questions: which.
-        length: places per row, and the most items of a history that are read.
-        num_rows: rows per batch.
-
-    Returns:
-        Batches that hold the questions one after the other.
-    """
+    """Batches of the latest items of histories, one after the other, with row and place of the last item of each."""
     starts = np.maximum(questions.starts, questions.ends - length)
     packed = pack(questions.ends - starts, length)
     found = []

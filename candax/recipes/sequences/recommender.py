@@ -1,9 +1,10 @@
 """Recommendation of the next item as its field has it: `fit(histories)` and `recommend(histories, k)`."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,11 +16,10 @@ from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
 from candax.recipes.common.search import AT_A_TIME, Best, Searching
 from candax.recipes.sequences.building import pair_of, sequence_model
-from candax.recipes.sequences.command import SequencesSettings, training_of
+from candax.recipes.sequences.command import TASK, SequencesSettings, training_of
 from candax.recipes.sequences.files import Questions, Sequences
-from candax.recipes.sequences.packing import packed_questions
-from candax.recipes.sequences.saving import OPTIONS, save_model
-from candax.training import embed
+from candax.recipes.sequences.next_item import NextItemSettings, save_model
+from candax.recipes.sequences.scoring import embedded
 
 
 class SequenceRecommender(Searching):
@@ -43,10 +43,10 @@ class SequenceRecommender(Searching):
         (2, False)
     """
 
-    allowed: tuple[str, ...] = OPTIONS
+    _kind: ClassVar[type[NextItemSettings]] = SequencesSettings
 
     def __init__(self, **options: Any) -> None:
-        self.settings: Any = with_options(SequencesSettings, OPTIONS, options)
+        self.settings: Any = with_options(self._kind, self._kind.OPTIONS, options)
         self._found: Sequences | None = None
 
     @checked
@@ -63,17 +63,14 @@ class SequenceRecommender(Searching):
             ValueError: if no history has two items.
         """
         found = sequences_of(histories)
-        number = min(self.settings.num_sampled, found.num_items)
-        settings = with_options(SequencesSettings, OPTIONS, {**self.options, "num_sampled": number})
-        training = training_of(settings, found, settings.seed, measured=False)
-        self.model, _ = training.train(*pair_of(settings), "", None)
+        self.model = self._fitted(found)
         self._set(found, found.counts())
         return self
 
     @property
     def options(self) -> dict[str, Any]:
         """The options by name."""
-        return {name: getattr(self.settings, name) for name in self.allowed}
+        return self.settings.options
 
     @checked
     def recommend(
@@ -132,7 +129,7 @@ class SequenceRecommender(Searching):
         """
         found = self._trained()._found
         assert found is not None
-        return save_model(Path(folder), self.settings, found, self.model, self.counts)
+        return self._save(Path(folder), found)
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
@@ -148,10 +145,19 @@ class SequenceRecommender(Searching):
         """All items."""
         return self._trained().model.head.whole()
 
+    def _fitted(self, found: Sequences) -> models.Classifier:
+        """A model that has been trained."""
+        settings = dataclasses.replace(self.settings, num_sampled=min(self.settings.num_sampled, found.num_items))
+        training = training_of(settings, found, settings.seed, measured=False)
+        return training.train(*pair_of(settings), "", None)[0]
+
     def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
         """The model, whose weights are still to be read."""
         del saved
         return sequence_model(self.settings, num_items)
+
+    def _save(self, folder: Path, found: Sequences) -> Path:
+        return save_model(folder, TASK, self.options, found, self.model, counts=self.counts)
 
     def _set(self, found: Sequences, counts: np.ndarray) -> None:
         self.__dict__.pop("search", None)
@@ -172,16 +178,9 @@ class SequenceRecommender(Searching):
         items = np.concatenate([np.asarray(history, np.int32) for history in histories])
         sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
         questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
-        return self._read(sequences, questions)
-
-    def _read(self, sequences: Sequences, questions: Questions) -> Float[np.ndarray, "n dim"]:
-        """What the head sees after the history of each question."""
-        batches = packed_questions(sequences, questions, self.settings.length, _ROWS)
-        return np.concatenate([np.asarray(embed(self.model, batch))[rows, places] for batch, rows, places in batches])
+        return embedded(self.model, sequences, questions, self.settings.length)
 
 
-# Rows of packed histories that are read at a time.
-_ROWS = 64
 # Of all that are searched together, with what they are filled up with.
 _MOST_LEFT_OUT = 1 << 20
 

@@ -18,15 +18,25 @@ KS = (5, 10, 20)
 # Of all items for some questions: [n, num_items], the larger the better.
 Scorer: TypeAlias = Callable[[Questions], Float32[np.ndarray, "n num_items"]]
 _SCORES_AT_A_TIME = 1 << 24
+# Rows of packed histories that are read at a time.
+_ROWS = 64
 
 
-def model_scores(model: models.Classifier, sequences: Sequences, *, length: int, num_rows: int = 64) -> Scorer:
+def embedded(
+    model: models.Classifier, sequences: Sequences, questions: Questions, length: int
+) -> Float32[np.ndarray, "n dim"]:
+    """What the head sees after each history, of which the latest ``length`` items are read."""
+    batches = packed_questions(sequences, questions, length, _ROWS)
+    return np.concatenate([np.asarray(embed(model, batch))[rows, places] for batch, rows, places in batches])
+
+
+def model_scores(model: models.Classifier, sequences: Sequences, *, length: int) -> Scorer:
     """Logits of all items after each history, of which the latest ``length`` items are read."""
 
     def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
         found = [
             np.asarray(_logits(embed(model, batch), model.head.classes()))[rows, places]
-            for batch, rows, places in packed_questions(sequences, questions, length, num_rows)
+            for batch, rows, places in packed_questions(sequences, questions, length, _ROWS)
         ]
         return np.concatenate(found)[:, : sequences.num_items]
 
@@ -63,15 +73,6 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
     questions; ``coverage@k`` is the share of items that are among the first k of any question. By two protocols: items
     of the history left out of the ranking, as in most published tables, and ranked with the others, whose figures have
     "ranked " before their names.
-
-    Args:
-        scorer: of all items.
-        sequences: that the questions are about.
-        questions: with answers.
-        ks: which k.
-
-    Returns:
-        Figures by name.
     """
     size = max(1, _SCORES_AT_A_TIME // sequences.num_items)
     ranks: dict[str, list[np.ndarray]] = {"": [], "ranked ": []}

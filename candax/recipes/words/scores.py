@@ -138,12 +138,6 @@ def file_scores(
 ) -> dict[str, Any]:
     """Scores on files of similarity and of analogies, as JSON values by the files' names.
 
-    Args:
-        vectors: to be measured.
-        similarity: files for ``word_similarity``.
-        analogies: files for ``word_analogies``.
-        restrict: see there.
-
     Returns:
         Under the name of each file ``spearman``, or ``accuracy`` and the ``sections``; and what was asked and skipped.
     """

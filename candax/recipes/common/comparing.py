@@ -1,0 +1,41 @@
+"""The rows and the picture of commands that compare trainings, of several methods and seeds, with what needs none."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from candax.recipes.common.report import Panel, curves, figure_of, level
+from candax.recipes.common.study import Method
+from candax.recipes.common.training import Figures
+
+
+def row(labels: Mapping[str, Any], figures: Callable[..., Figures], *args: Any) -> Method:
+    """A row of figures that keep nothing in the study's folder: they are quick, or have a folder of their own."""
+    return Method(labels, lambda folder: figures(*args))
+
+
+def rows_of(
+    settings: Any,
+    simple: Mapping[str, Callable[[], Figures]],
+    chosen: Callable[[Any], Any],
+    trained: Callable[[Any, Any, int], Figures],
+) -> list[Method]:
+    """The rows of the table: what needs no training, then each of the chosen methods with each seed.
+
+    Args:
+        settings: of the command, with ``methods``, ``seed`` and ``seeds``.
+        simple: the figures of what needs no training, by name.
+        chosen: the settings of a method.
+        trained: the figures of one training, from the method's settings, its name and the seed.
+    """
+    rows = [row({"method": name}, figures) for name, figures in simple.items()]
+    for name in settings.methods:
+        of = chosen(name)
+        seeds = range(settings.seed, settings.seed + settings.seeds)
+        rows += [row({"method": name, "seed": seed}, trained, of, name, seed) for seed in seeds]
+    return rows
+
+
+def progress(figure: str, ylabel: str, *, simple: str, of: str, **axes: Any) -> Panel:
+    """A figure against training time, and the figure ``of`` one that needs no training as a horizontal line."""
+    lines = [curves("seconds", figure, marker="."), level(simple, figure_of(simple, of))]
+    return Panel(lines, {"xlabel": "training time in seconds", "ylabel": ylabel, **axes})

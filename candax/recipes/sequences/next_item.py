@@ -1,0 +1,204 @@
+"""What `candax sequences` and `candax retrieve` share: settings, the study, the training, and the model's file."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+import candax as cx
+from candax import models
+from candax.base import Sampler
+from candax.recipes import common
+from candax.recipes.common import comparing, finished
+from candax.recipes.common.catalog import LossName
+from candax.recipes.sequences.files import STDLIB, Questions, Sequences
+from candax.recipes.sequences.packing import PackedBatches
+from candax.recipes.sequences.scoring import KS, Scorer, evaluate
+from candax.training import averaged_model
+
+# Settings that choose rows of the table, and of which no model depends.
+CHOOSE = ("methods", "seeds")
+
+
+@dataclasses.dataclass(frozen=True)
+class NextItemSettings(common.Settings):
+    """Settings of the data, the training and the measures."""
+
+    dataset: str = STDLIB
+    """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the same parted by tabs."""
+    split: Literal["validation", "test"] = "test"
+    """What is asked for: the last item, or, to choose settings, the one before it."""
+    loss: LossName | None = "css"
+    """To train with."""
+    num_sampled: common.Count = 1024
+    """Candidates that a batch shares."""
+    smoothing: common.NotNegative = 0.2
+    """The part of the target that the sampled items share."""
+    dim: common.Count = 128
+    """Coordinates of items."""
+    item_dropout: common.NotNegative = 0.3
+    """The share of items that are not read in training."""
+    dropout: common.NotNegative = 0.4
+    """Of coordinates."""
+    length: common.Count = 64
+    """Items per row, into which users are packed, and the most that are read of a history."""
+    num_rows: common.Count = 17
+    """Rows per step."""
+    epochs: common.Positive = 16.0
+    """Passes over the users."""
+    learning_rate: common.Positive = 2e-3
+    """Of Adam, after a warm-up and before a cosine to 0."""
+    decay: common.Share = 0.99
+    """Of the average of the weights, which is what is measured."""
+    seeds: common.Count = 1
+    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    min_count: common.Count = 1
+    """Items that occur less often are left out."""
+    users: common.Count = 25_000
+    """The most users that are asked, a random part where there are more."""
+    curve_users: common.Count = 2000
+    """Users behind each point of the curve."""
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "epochs": 0.02, "dim": 16, "num_sampled": 32, "num_rows": 4, "length": 16, "curve_users": 100, "users": 1000,
+    }  # fmt: skip
+    # Names of those that are below 1.
+    SHARES: ClassVar[Sequence[str]] = ("item_dropout", "dropout", "smoothing", "decay")
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(getattr(self, "methods", True)), "one method or more", "methods")
+        for name in self.SHARES:
+            self.expect(getattr(self, name) < 1, f"a {name.replace('_', '-')} below 1", name)
+
+    def questions(self, found: Sequences) -> Questions:
+        """What is asked."""
+        return found.questions(self.split).some(self.users)
+
+
+def rows_of(
+    settings: Any,
+    found: Sequences,
+    simple: Mapping[str, Scorer],
+    methods: Mapping[Any, Mapping[str, Any]],
+    trained: Callable[[Any, str, int], dict[str, Any]],
+    *,
+    ks: Sequence[int] = KS,
+) -> list[common.Method]:
+    """See ``comparing.rows_of``; ``methods`` are what each changes in the settings, ``ks`` which k are measured."""
+
+    def measured(scorer: Scorer) -> dict[str, float]:
+        return evaluate(scorer, found, settings.questions(found), ks=ks)
+
+    figures = {name: functools.partial(measured, scorer) for name, scorer in simple.items()}
+    return comparing.rows_of(settings, figures, lambda name: dataclasses.replace(settings, **methods[name]), trained)
+
+
+def run(
+    settings: Any,
+    found: Sequences,
+    rows: Sequence[common.Method],
+    *,
+    taken: str,
+    level: str,
+    columns: Sequence[common.Column] = (),
+    **study: Any,
+) -> list[common.Row]:
+    """Runs the study; returns the rows of its table."""
+    title = (
+        f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
+        f"{taken}, {settings.split}"
+    )
+    every = (
+        common.Column("method", "method"),
+        common.Column("recall@10", "recall@10", ".4f", spread=True),
+        common.Column("nDCG@10", "ndcg@10", ".4f", spread=True),
+        *columns,
+        common.Column("seen ranked: recall@10", "ranked recall@10", ".4f"),
+        common.Column("nDCG@10", "ranked ndcg@10", ".4f"),
+        common.Column("coverage@10", "coverage@10", ".2f"),
+        common.Column("ms/step", "ms_per_step", ".1f"),
+        common.Column("sec.", "seconds", ".0f"),
+    )
+    panel = comparing.progress("ndcg@10", f"nDCG@10 of {settings.curve_users:,} users", simple=level, of="ndcg@10")
+    return common.run(common.Study(title, rows, every, (panel,), **study), settings)
+
+
+def results_of(
+    settings: Any, found: Sequences, task: str, protocols: Mapping[str, Mapping[str, str]], row: common.Row
+) -> list[dict[str, Any]]:
+    """The rows of results.json: one for each protocol, which is told by how the names of its figures begin."""
+    about = {"task": task, "data": found.name, "split": settings.split, "method": row["method"]}
+    about |= {name: row[name] for name in ("seed", "seconds") if name in row}
+    rows = []
+    for start, protocol in protocols.items():
+        names = [name for name in row if "@" in name and name.rpartition(" ")[0] == start.strip()]
+        if names:
+            rows.append({**about, **protocol, **{name.removeprefix(start): row[name] for name in names}})
+    return rows
+
+
+def training_of(
+    settings: Any,
+    found: Sequences,
+    seed: int,
+    model_of: Callable[[Sampler | None, Any], models.Classifier],
+    scores_of: Callable[[models.Classifier], Scorer],
+    *,
+    ks: Sequence[int] = KS,
+    measured: bool = True,
+) -> common.Training:
+    """How a model is trained; what is ``measured`` is so on the way too.
+
+    Args:
+        settings: of the command.
+        found: what is trained on and asked about.
+        seed: of the batches and of the candidates.
+        model_of: makes the model from a sampler and a loss.
+        scores_of: the scores of all items by a model.
+        ks: which k are measured.
+        measured: whether there is a curve, and a bar.
+    """
+    questions = settings.questions(found)
+    batches = PackedBatches(found, settings.num_rows, settings.length, seed)
+    num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+
+    def make(sampler: Sampler | None, loss: Any) -> tuple[models.Classifier, cx.Optimizer]:
+        model = model_of(sampler, loss)
+        tx = common.averaged_adam(settings.learning_rate, num_steps, settings.decay)
+        return model, cx.Optimizer(model, tx, clip_norm=5.0, seed=seed)
+
+    def measure(questions: Questions, model: models.Classifier) -> dict[str, float]:
+        return evaluate(scores_of(model), found, questions, ks=ks)
+
+    return common.Training(
+        make,
+        batches,
+        num_steps,
+        measure=functools.partial(measure, questions),
+        finish=averaged_model,
+        on_the_way=functools.partial(measure, questions.some(settings.curve_users)) if measured else None,
+        progress=measured,
+        measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
+    )
+
+
+def save_model(
+    folder: Path,
+    task: str,
+    options: Mapping[str, Any],
+    found: Sequences,
+    model: models.Classifier,
+    *,
+    counts: np.ndarray | None = None,
+    about: Mapping[str, Any] | None = None,
+    extra: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Writes a model into its folder; see ``common.finished``."""
+    about = {"options": options, "data": found.name, **(about or {})}
+    extra = {"counts": found.counts() if counts is None else counts, **(extra or {})}
+    weights = finished.weights_of(model)
+    return finished.save(folder, task, about, weights, names={"items": found.item_names}, extra=extra)
