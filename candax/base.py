@@ -169,7 +169,10 @@ class Facts:
 
 
 State: TypeAlias = PyTree
+"""What a sampler keeps between draws: a pytree of arrays, of its own making."""
+
 KeyArray = Key[Array, ""]
+"""One key of ``jax.random.key``."""
 
 
 class Sampler(NamedTuple):
@@ -259,11 +262,11 @@ def never(step: int) -> bool:
     return False
 
 
-# A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number per example.
 Loss = Callable[[SampledLogits], Float[Array, " B"]]
+"""A loss maps SampledLogits (and keyword-only hyperparameters) to one unreduced number per example."""
 
-# A margin maps SampledLogits of cosines to SampledLogits of scaled logits.
 Margin = Callable[[SampledLogits], SampledLogits]
+"""A margin maps SampledLogits of cosines to SampledLogits of scaled logits."""
 
 
 def labels_mask(labels: Int[Array, "..."]) -> Bool[Array, "..."]:

@@ -15,8 +15,8 @@ from candax.base import Classes, KeyArray
 from candax.cosines import as_scored
 
 Carry = TypeVar("Carry")
-# Of logits, element by element.
 Transform: TypeAlias = Callable[[Array], Array]
+"""Of logits, element by element."""
 
 DEFAULT_BLOCK_SIZE = 8192
 _ROW_MULTIPLE = 128

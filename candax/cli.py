@@ -209,13 +209,17 @@ def _all() -> Any:
 
 
 def _cli(settings: Any, program: str, args: list[str]) -> Any:
-    """The settings from the arguments; tyro's boxes of many lines become one line."""
-    printed = io.StringIO()
+    """The settings from the arguments; tyro's boxes of many lines become one line, and NO_COLOR is respected."""
+    printed, help_text = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(printed):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stderr(printed))
+            if os.environ.get("NO_COLOR"):  # tyro asks only whether standard output is a terminal
+                stack.enter_context(contextlib.redirect_stdout(help_text))
             about = "Train models with huge output layers." if program == "candax" else None
             return tyro.cli(settings, prog=program, description=about, args=args)
     except SystemExit as end:
+        print(help_text.getvalue(), end="")
         if end.code in (0, None):
             raise
         # A box, with Unicode's lines or with hyphens: a title, a rule, the message, another rule, advice.

@@ -209,6 +209,19 @@ def test_alone_it_shows_every_command_on_one_screen(capsys, monkeypatch, columns
     assert "expected one of" in fails(capsys, "comparee")
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_help_has_colours_on_a_terminal_unless_no_color_is_set(capsys, monkeypatch, no_color):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit) as end:
+        run("compare", "--help")
+    assert end.value.code in (0, None)
+    printed = capsys.readouterr().out
+    assert "--num-sampled" in printed
+    assert ("\x1b" in printed) == (not no_color)
+
+
 def test_the_version_is_that_of_the_package(capsys):
     run("--version")
     assert capsys.readouterr().out == f"candax {importlib.metadata.version('candax')}\n"

@@ -1,5 +1,7 @@
 """The site is built without a warning, and its links within itself lead somewhere."""
 
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -9,6 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+
+import candax
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,11 +45,25 @@ def test_links_and_anchors_exist(site):
     assert not wrong, wrong
 
 
+def test_the_reference_lists_every_public_name(monkeypatch):
+    """Against what can be imported: the names of each room that is a package, and the modules of the public face."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    hooks = importlib.import_module("hooks")
+    listed = hooks._reference({})
+    for room in hooks.ROOMS:
+        module = importlib.import_module(room)
+        public = {name for name in getattr(module, "__all__", ()) if not inspect.ismodule(getattr(module, name))}
+        line = next(line for line in listed.splitlines() if f"({room}.md)" in line)
+        assert not public - set(re.findall(r"`([\w.]+)`", line)), room
+    modules = {name for name in candax.__all__ if inspect.ismodule(getattr(candax, name))}
+    assert modules <= {room.rpartition(".")[2] for room in hooks.ROOMS}
+
+
 def test_every_public_name_has_its_place(site):
     """Spot checks of rooms that define names in different ways; the list itself is made from what rooms export."""
     for room, names in {
         "candax": ("candax.models.head.Head", "candax.training.optimizer.Optimizer"),
-        "candax.base": ("candax.base.Sampler",),
+        "candax.base": ("candax.base.Sampler", "candax.base.Loss"),
         "candax.samplers": ("candax.samplers.log_uniform.log_uniform", "candax.samplers.lsh.dwta.dwta"),
         "candax.training": ("candax.training.loop.fit",),
         "candax.data": ("candax.data.load",),

@@ -21,7 +21,7 @@ from candax.recipes.words.training import vectors_of
 CASES = {"unigram, k=1": (1.0, 1.0), "unigram, k=5": (5.0, 1.0), "unigram^.75, k=5": (5.0, 0.75)}
 _WORDS = 200
 _MOST_TEXT = 100_000
-_POINTS = 1500
+_POINTS = 300
 
 
 def small_text(text: Words, num_words: int = _WORDS) -> Words:

@@ -6,6 +6,7 @@ the reference is made from what each room exports.
 
 import ast
 import base64
+import itertools
 import json
 import posixpath
 import re
@@ -36,6 +37,9 @@ ROOMS = {
     "candax.testing": "Laws to test against",
     "candax.data": "Data",
     "candax.recipes": "Recipes",
+    "candax.blocks": "All classes, block by block",
+    "candax.cosines": "Cosines",
+    "candax.pictures": "Pictures",
 }
 
 
@@ -169,7 +173,10 @@ def _below(folder: Path, node: ast.ImportFrom) -> set[str]:
 
 
 def _defined(file: Path, module: str) -> dict[str, str]:
-    """Public classes and functions of a module."""
+    """Public classes, functions and types of a module; a type has a docstring below it."""
     body = ast.parse(file.read_text(encoding="utf-8")).body
     names = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    for node, below in itertools.pairwise(body):
+        if isinstance(below, ast.Expr) and isinstance(node, ast.Assign | ast.AnnAssign):
+            names.append(ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target))
     return {name: f"{module}.{name}" for name in names if not name.startswith("_")}

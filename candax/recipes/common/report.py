@@ -319,8 +319,8 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
             if right is not None:
                 right.set(ylim=(0, 1))
             axis.set(**panel.axes)
-            if share_y:
-                axis.label_outer()
+            if share_y and not axis.get_subplotspec().is_first_col():
+                axis.set_ylabel("")
             axis.set_title(_wrapped(axis.get_title(), _TITLE))
             if _end_together(lines):
                 _label_levels(axis, lines)
