@@ -4,8 +4,8 @@ One example a function or method: from its name, signature and documentation to 
 """
 
 import ast
-import gc
 import functools
+import gc
 import hashlib
 import os
 import re

@@ -195,7 +195,7 @@ def test_what_tensorstore_tells_of_a_file_becomes_an_error_with_its_name():
 def test_compiling_for_a_new_shape_is_no_part_of_the_seconds(monkeypatch):
     """By a clock that runs 1 second per step, and 100 more for each compilation."""
     now = [0.0]
-    monkeypatch.setattr("candax.training.clock.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("candax.training.metrics_log.time.perf_counter", lambda: now[0])
     step = Trainer.step
 
     def timed(self, batch):
