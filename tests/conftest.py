@@ -30,7 +30,10 @@ LONGEST = (
     "test_meshes.py",
     "test_examples.py",
     "test_samplers.py",
+    "test_notebooks.py",
+    "test_campaign.py",
     "test_doctests.py",
+    "test_mutants.py",
     "test_step.py",
 )
 
