@@ -17,6 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from scipy.sparse import csr_array
 
 import candax as cx
 from candax import cli
@@ -83,12 +84,15 @@ def choosing(names: Names, code: list[str]) -> None:
 
 
 def devices(names: Names, code: list[str]) -> None:
-    some, million = code
+    some, parts, million = code
     exec(blocks("guides/choosing.md")[0], names)
     encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
     batch = cx.data.Batch(np.zeros((8, 3), np.int32), np.ones((8, 3), np.float32), np.zeros((8, 1), np.int32))
     names |= {"encoder": encoder, "data": SimpleNamespace(num_classes=5000), "counts": np.ones(5000)}
     exec(some.replace("128", "8").replace("loss=loss", "loss=cx.losses.css"), names)
+    names["data"].train = cx.data.Examples(csr_array(np.eye(9, dtype=np.float32)), csr_array(np.eye(9, 50, dtype=bool)))
+    exec(parts.replace("256", "4"), names)
+    assert names["batches"].batches_per_epoch == 2
     made = [(names["model"], cx.Optimizer(names["model"], optax.adam(1e-3)))]
     for mesh in ("mesh = None", "mesh = cx.training.class_mesh()"):
         exec(smaller(million).replace("mesh = None", mesh), names)
@@ -99,7 +103,12 @@ def devices(names: Names, code: list[str]) -> None:
 
 
 def serving(names: Names, code: list[str]) -> None:
-    (search,) = code
+    exported, search = code
+    Path("runs/train/export").mkdir(parents=True)
+    for part, array in {"vectors": np.eye(12, 4), "biases": np.arange(12.0), "ids": np.arange(12)}.items():
+        np.save(f"runs/train/export/head.class_{part}.npy", array)
+    exec(exported, names)
+    assert names["found"][0, :2].tolist() == [11, 10]
     exec(search.replace("1_000_000", "3000").replace(", 128)", ", 8)"), names)
     assert names["ids"].shape == (256, 100)
     assert Path("index.safetensors").exists()

@@ -14,6 +14,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_what_would_take_too_long_is_not_begun",
     },
     "conformance/test_retrievers.py": {
+        "test_retriever[ivf]",
         "test_retriever[forest few seen]",
         "test_retriever[forest]",
         "test_retriever[ivf few seen]",
@@ -82,7 +83,10 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "losses/test_contrastive.py": ALL,
     "losses/test_d_softmax.py": ALL,
-    "losses/test_full.py": {"test_any_likelihood_over_all_classes_is_the_full_softmax[css]"},
+    "losses/test_full.py": {
+        "test_any_likelihood_over_all_classes_is_the_full_softmax[css]",
+        "test_any_likelihood_over_all_classes_is_the_full_softmax[subset_softmax]",
+    },
     "losses/test_margins.py": {
         "test_full_softmax_with_arcface_and_its_gradients_through_the_lengths",
         "test_without_a_margin_it_is_the_scaled_cosine_softmax",
@@ -104,7 +108,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_beats_what_needs_none_and_writes_its_results",
         "test_any_sampler_and_loss_go",
         "test_every_method_trains",
-        "test_regularisers_are_of_the_triples_rows_alone[n3-3]",
+        "test_regularisers_are_of_the_triples_rows_alone",
     },
     "recipes/test_extreme_classifier.py": {
         "test_one_label_an_example_cross_validated_and_searched",
@@ -112,6 +116,7 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "recipes/test_predict_page.py": {"test_its_blocks_run"},
     "recipes/test_predict_tasks.py": {
+        "test_recall_of_what_is_recommended_is_that_of_the_evaluation",
         "test_all_forms_of_histories_are_answered_alike",
         "test_bad_histories_say_where",
         "test_questions_are_read_in_each_form_and_unknown_ones_counted",
@@ -145,7 +150,10 @@ CI_ONLY: dict[str, set[str]] = {
     "samplers/common/test_kmeans.py": ALL,
     "samplers/common/test_thresholds.py": ALL,
     "samplers/lsh/test_hashes.py": ALL,
-    "samplers/lsh/test_laws.py": {"test_sampler"},
+    "samplers/lsh/test_laws.py": {
+        "test_sampler",
+        "test_cost_does_not_grow_with_num_classes[label-None-vector]",
+    },
     "samplers/lsh/test_sampler.py": {
         "test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias",
         "test_rows_of_several_steps_that_move_together_end_where_single_steps_put_them[30]",
@@ -232,6 +240,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_rows_that_are_added_begin_where_they_are",
     },
     "samplers/test_midx.py": {
+        "test_a_group_draws_from_the_mean_of_its_examples",
         "test_coarse_codewords_are_nearer_to_the_softmax_than_frequency_is",
         "test_with_exact_codewords_it_is_the_softmax_by_a_power_of_frequency",
     },
@@ -239,9 +248,12 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_with_features_is_used",
     },
     "frontdoor/test_step_cost.py": {
+        "test_scratch_is_the_same_for_any_number_of_classes[lazy]",
         "test_scratch_is_the_same_for_any_number_of_classes[exact]",
     },
     "frontdoor/test_more_labels.py": {
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-one_vs_all]",
+        "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-negative_sampling]",
         "test_the_mean_over_kept_labels_is_the_loss_of_all[options0-one_vs_all]",
         "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-each_label]",
         "test_the_mean_over_kept_labels_is_the_loss_of_all[options1-nce]",
@@ -250,5 +262,8 @@ CI_ONLY: dict[str, set[str]] = {
     },
     "models/test_language.py": {
         "test_a_transformer_sees_its_context_and_nothing_before_the_text",
+    },
+    "data/test_identities.py": {
+        "test_batches_are_functions_of_their_position",
     },
 }

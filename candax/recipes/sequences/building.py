@@ -46,4 +46,8 @@ def pair_of(settings: Any) -> tuple[Sampler | None, Any]:
     by_name = functools.partial(SAMPLERS[settings.sampler], settings.num_sampled)
     unigram = cx.samplers.unigram(settings.num_sampled, power=settings.power, smoothing=1.0)
     sampler = unigram if settings.sampler == "unigram" else by_name()
-    return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
+    loss = LOSSES[settings.loss]
+    if settings.loss == "negative_sampling":
+        # Of SASRec, which draws one negative for each place: the mean of the shared ones stands for it.
+        loss = functools.partial(losses.negative_sampling, reduction="mean")
+    return sampler, losses.with_smoothing(loss, settings.smoothing)

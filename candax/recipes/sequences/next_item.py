@@ -94,7 +94,13 @@ def rows_of(
         return evaluate(scorer, found, settings.questions(found), ks=ks)
 
     figures = {name: functools.partial(measured, scorer) for name, scorer in simple.items()}
-    return comparing.rows_of(settings, figures, lambda name: dataclasses.replace(settings, **methods[name]), trained)
+    return comparing.rows_of(settings, figures, lambda name: with_changes(settings, methods[name]), trained)
+
+
+def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
+    """The settings of a method, whose changes leave the sizes of ``--quick`` alone."""
+    sizes = settings.QUICK if settings.quick else {}
+    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if name not in sizes})
 
 
 def run(
