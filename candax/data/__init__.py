@@ -1,4 +1,4 @@
-"""Data sets, corpora and their batches: files of the user's, and Python's own standard library."""
+"""Data sets, corpora and their batches, from the user's files and from Python's own standard library."""
 
 import os
 

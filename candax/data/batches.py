@@ -17,7 +17,7 @@ _DEFAULT_SHARE = 0.995
 _DEFAULT_STEP = 8
 _MAX_DEFAULT_FEATURES = 256
 _MAX_DEFAULT_LABELS = 16
-# A branch of the seed's random streams; 0 is the order's.
+# A branch of the seed's random streams; the order uses 0.
 _LABELS = 1
 
 
@@ -39,13 +39,12 @@ class Batches(EpochBatches[Batch | FlatBatch]):
     """The training batches of all epochs: ``batches[epoch, index]``.
 
     An epoch visits the examples in an order of its own and leaves out the last ``N mod batch_size`` of it, so that all
-    batches have one shape. Of an example with more than ``max_features`` features, those of largest absolute value
-    are kept (of equals, those with lower ids). Of an example with more than ``max_labels`` labels, a uniformly random
-    subset of ``max_labels`` is kept, another one each time: the mean over the kept labels of anything has the mean
-    over all labels as its expectation. The others stand in ``more_labels`` of a ``FlatBatch``, so that losses do not
-    take them for negatives where they are drawn. (A ``Batch`` has none: there they count as wrong classes.
-    ``truncated_labels`` says how many examples that concerns; with ``max_labels`` as large as the longest list of
-    labels it is none.)
+    batches have one shape. An example with more than ``max_features`` features keeps those of largest absolute value
+    (of equal ones, those with lower ids). An example with more than ``max_labels`` labels keeps a uniformly random
+    subset of ``max_labels``, another one each time: the expectation of a mean over the kept labels is the mean over all
+    labels. The other labels stand in ``more_labels`` of a ``FlatBatch``, so that losses do not take them for negatives
+    where they are drawn. (A ``Batch`` has no such field: there they count as wrong classes. ``truncated_labels`` says
+    what share of the examples that concerns; it is 0 with ``max_labels`` as large as the longest list of labels.)
 
     Args:
         examples: What to take the batches from.
@@ -53,9 +52,9 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         seed: A non-negative integer; with epoch and index it determines a batch, on any machine.
         max_features: F; None: the smallest multiple of 8 that 99.5 % of the examples fit into, at most 256.
         max_labels: T; None: likewise, at most 16.
-        flat: Whether batches are ``FlatBatch``, whose N slots hold a mean batch and 5 standard deviations; of a batch
-            with more the longest examples lose features, in the same way. Quicker on a CPU, where examples differ in
-            length. Not for class-parallel training, which divides batches by examples.
+        flat: Whether batches are ``FlatBatch``, whose N slots hold a mean batch and 5 standard deviations more; where a
+            batch has more features, the longest examples lose some, in the same way. Quicker on a CPU if examples
+            differ in length. Not for class-parallel training, which divides batches by examples.
 
     Raises:
         ValueError: If there are fewer examples than one batch takes, or a number is out of range.
@@ -87,7 +86,7 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         counts = np.minimum(np.diff(examples.features.indptr).astype(np.int64), self.max_features)
         self.num_slots = max(1, count_slots(counts, batch_size)) if flat else None
         surplus = np.maximum(np.diff(examples.labels.indptr).astype(np.int64) - self.max_labels, 0)
-        # Few examples have most of them: one such example more than usual must not give a batch another shape.
+        # Few examples have most of the surplus: one such example more than usual must not change a batch's shape.
         self._more_labels = count_slots(surplus, batch_size) + int(surplus.max(initial=0))
 
     def batch(self, epoch: int, index: int) -> Batch | FlatBatch:
@@ -157,7 +156,7 @@ def num_batches(examples: Examples, batch_size: int) -> int:
 def evaluation_batches(
     examples: Examples, batch_size: int, max_features: int, max_labels: int | None = None
 ) -> Iterator[tuple[Batch, slice]]:
-    """All examples in order, the last batch padded with rows that hold nothing.
+    """All examples in order, the last batch padded with empty rows.
 
     Args:
         examples: What to take the batches from.
@@ -227,9 +226,9 @@ def _places(
     width: int,
     rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
 ) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """Where the entries of some rows are stored, at most ``width`` a row: those of lowest rank, in storage order.
+    """Where the entries of some rows are stored, at most ``width`` per row: those of lowest rank, in storage order.
 
-    Then of those that are left out: which of ``rows``, and where they are stored.
+    Then, for each entry that is left out, its position in ``rows`` and where it is stored.
     """
     starts = matrix.indptr[rows].astype(np.int64)
     counts = matrix.indptr[rows + 1] - starts

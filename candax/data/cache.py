@@ -1,7 +1,7 @@
-"""Data sets in binary, in the user's cache folder, so that they are parsed once only.
+"""Data sets in binary, in the user's cache folder, so that they are parsed only once.
 
-One file a data set, safetensors with a digest (``candax.files``), which is compared before anything is used. What does
-not match in any way is built again, with a warning. Of processes that want the same data set one builds it.
+One file per data set, safetensors with a digest (``candax.files``), which is compared before anything is used. A broken
+file is built again with a warning, an outdated one without. Of several processes that want a data set, one builds it.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Form(Generic[T]):
 
 
 def form_of(kind: type[T], *, mapped: bool = False) -> Form[T]:
-    """The form of a dataclass whose fields are arrays and, as JSON has them, texts, numbers and tuples of these.
+    """The form of a dataclass whose fields are arrays, or texts, numbers and tuples of these, which JSON can hold.
 
     Example:
         >>> @dataclasses.dataclass
@@ -84,12 +84,12 @@ def cached(
     """Takes a data set from the cache, or builds it and puts it there.
 
     Args:
-        name: Opens the file's name, for people who look into the folder.
+        name: The start of the file's name, for people who look into the folder.
         identity: What the data set is, such as its folder. Data sets of one identity replace each other in the cache.
         key: All that decides the content (versions, sizes and times of sources; JSON values). A cache file with another
             key is not used.
         build: Makes the data set.
-        form: Of what it makes; None: of a ``Dataset``.
+        form: The form of what ``build`` makes; None: that of a ``Dataset``.
 
     Returns:
         The data set.
@@ -124,7 +124,7 @@ def cached(
 
 
 def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -> Any:
-    """What was written into a cache file, a data set where there is no form; None without a file of this key.
+    """What was written into a cache file, a data set where no form is given; None if no file has this key.
 
     Raises:
         WrongFileError: If the file is not what was written.
@@ -161,7 +161,7 @@ def _found(path: Path, key: Mapping[str, object], form: Form[T]) -> T | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """While the block runs no other process is in such a block for the same file; without a lock where none can be."""
+    """Keeps other processes out of such a block for the same file; does nothing where no lock is possible."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path.with_name(f".{path.name}.lock"))
@@ -215,7 +215,7 @@ def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
     return Dataset(text["name"], train, test, names(text["feature_names"]), names(text["class_names"]))
 
 
-# Looked up when called, not here.
+# The lambdas look both functions up when they are called.
 DATASET: Form[Dataset] = Form(lambda dataset: _to_arrays(dataset), lambda arrays: _from_arrays(arrays))
 
 

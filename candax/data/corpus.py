@@ -14,9 +14,9 @@ from candax.data.epochs import EpochBatches, keep_last, shuffled
 from candax.files import digest_of
 
 END = "</s>"
-# A branch of the seed's random streams; 0 is the order's.
+# A branch of the seed's random streams; the order uses 0.
 _VISITS = 1
-# Lengths that batches are padded to: a compilation each, and on average a quarter of the places empty.
+# Lengths that batches are padded to: each costs a compilation, and on average a quarter of the places is empty.
 LENGTHS = (8, 16, 24, 36, 52, 71)
 
 
@@ -26,8 +26,8 @@ class Corpus:
 
     Args:
         name: what tables and pictures call it.
-        words: one name an id, the most frequent first; ``</s>`` is one of them.
-        ids: of all sentences, one after the other.
+        words: one name per id, the most frequent first; ``</s>`` is one of them.
+        ids: the ids of all sentences, one sentence after the other.
         offsets: where each sentence begins in ``ids``, and where the last one ends.
 
     Example:
@@ -52,12 +52,12 @@ class Corpus:
 
     @property
     def start(self) -> int:
-        """The id that every sentence is read from: that of no word, as it is never predicted."""
+        """The id that is read before every sentence; no word has it, as it is never predicted."""
         return len(self.words)
 
     @functools.cached_property
     def lengths(self) -> Int64[np.ndarray, " N"]:
-        """Words of each sentence, ``</s>`` included."""
+        """The number of words in each sentence, ``</s>`` included."""
         return np.diff(self.offsets)
 
     @functools.cached_property
@@ -68,16 +68,16 @@ class Corpus:
 
 @checked
 def corpus_of(name: str, sentences: Iterable[Sequence[str]], *, min_count: int = 4, max_length: int = 70) -> Corpus:
-    """Makes a corpus: rare words leave their sentences, and sentences that are long or empty then are left out.
+    """Makes a corpus: rare words are removed, and sentences that are then still too long, or empty, are left out.
 
     Args:
         name: of the corpus.
-        sentences: the words of each.
+        sentences: the words of each sentence.
         min_count: words that occur less often are removed.
         max_length: words of the longest sentence that is kept, after the removal and without ``</s>``.
 
     Returns:
-        The corpus; words rank by their occurrences in the sentences kept, equals in alphabetical order.
+        The corpus; words are ranked by their occurrences in the sentences kept, ties in alphabetical order.
 
     Raises:
         ValueError: if nothing is left.
@@ -125,7 +125,7 @@ class SentenceBatches(EpochBatches[SentenceBatch]):
 
     Args:
         corpus: where the sentences come from.
-        batch_size: sentences a batch.
+        batch_size: sentences per batch.
         seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
 
     Raises:
@@ -176,7 +176,7 @@ def sentence_batch(corpus: Corpus, sentences: Int64[np.ndarray, " B"]) -> Senten
 
 @checked
 def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, " n"], batch_size: int) -> Iterator[SentenceBatch]:
-    """Batches of these sentences, short ones first, the last one filled up with sentences of nothing."""
+    """Batches of these sentences, short ones first, the last batch filled up with empty sentences."""
     check_positive("batch_size", batch_size)
     by_length = sentences[np.argsort(corpus.lengths[sentences], kind="stable")]
     for start in range(0, len(by_length), batch_size):
@@ -188,13 +188,13 @@ def sentences_in_order(corpus: Corpus, sentences: Int64[np.ndarray, " n"], batch
 
 
 def sentence_of_words(sentence: Sequence[str]) -> Sequence[str]:
-    """The sentence; ValueError for a text that was not split."""
+    """The sentence as it is; raises ValueError for a text that was not split into words."""
     if isinstance(sentence, str):
         raise ValueError(f"expected each sentence to be a sequence of words, got the text {sentence[:40]!r}. Split it.")
     return sentence
 
 
 def _padded_length(lengths: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """The smallest of LENGTHS, or beyond them of multiples of the last, that is long enough."""
+    """The smallest length that is long enough: one of LENGTHS or, beyond these, a multiple of the last of them."""
     small = np.asarray(LENGTHS)[np.minimum(np.searchsorted(LENGTHS, lengths), len(LENGTHS) - 1)]
     return np.where(lengths <= LENGTHS[-1], small, -(-lengths // LENGTHS[-1]) * LENGTHS[-1])

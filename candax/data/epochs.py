@@ -9,12 +9,12 @@ from jaxtyping import Int64, UInt64
 
 Batch_co = TypeVar("Batch_co", covariant=True)
 T = TypeVar("T")
-# The branch of the seed's random streams that orders are made of; who draws more uses others.
+# The branch of the seed's random streams that orders come from; other random numbers use other branches.
 ORDER = 0
 
 
 def keep_last(method: Callable[..., T]) -> Callable[..., T]:
-    """A method that keeps what it returned last, and returns it again where it is asked for the same."""
+    """Makes a method keep its last result, and return it again when it is called with the same arguments."""
     name = f"_last_{method.__name__}"
 
     @functools.wraps(method)
@@ -28,23 +28,23 @@ def keep_last(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class EpochBatches(Generic[Batch_co]):
-    """The batches of all epochs: ``batches[epoch, index]``. What they hold a subclass says, in ``batch``.
+    """The batches of all epochs: ``batches[epoch, index]``. A subclass defines what they hold, in ``batch``.
 
     An epoch visits the items in an order of its own and leaves out the last ``num_items mod batch_size`` of it, so that
-    all batches have one shape. Any batch can be asked for: so a run goes on from the position of the last batch that it
-    used, however many were made ready ahead of it.
+    all batches have one shape. Any batch can be asked for, so a resumed run goes on after the last batch that it used,
+    however many more were prepared ahead of time.
 
-    The order is a permutation by NumPy, 16 bytes of memory per item, and not grain's pipeline of the same meaning
+    The order is a permutation by NumPy, 16 bytes of memory per item, and not the equivalent pipeline of grain
     (``MapDataset.range(n).shuffle(seed).batch(b)``), which handles each item in Python. Training on 60,000 sparse
-    examples in batches of 256 took 51 ms of processor time per step with it (two runs of 150 steps) and 43 without
-    (three runs), more than a tenth; on two busy cores wall time could not tell the two apart. Grain's bare
-    ``index_shuffle`` took 7 microseconds per item of 100,000 but 560 of 100 and 12,000 of 4.
+    examples in batches of 256 took 51 ms of processor time per step with grain (two runs of 150 steps) and 43 without
+    (three runs), more than a tenth less; on two busy cores wall time could not tell the two apart. Grain's bare
+    ``index_shuffle`` took 7 microseconds per item for 100,000 items, but 560 for 100 items and 12,000 for 4.
 
     Args:
         num_items: how many there are.
         batch_size: items per batch.
         seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
-        what: the items, for errors.
+        what: the items' name, for errors.
 
     Raises:
         ValueError: if there are fewer items than one batch takes, or a number is out of range.
@@ -96,7 +96,7 @@ class EpochBatches(Generic[Batch_co]):
         return shuffled(self.seed, epoch, self.num_items)
 
     def described(self, **what: Any) -> dict[str, Any]:
-        """All that the batches depend on, as JSON values, of which a subclass knows ``what``."""
+        """All that the batches depend on, as JSON values: ``what`` the subclass passes, the batch size and the seed."""
         return {**what, "batch_size": self.batch_size, "batches_seed": self.seed}
 
 
@@ -107,7 +107,7 @@ def shuffled(seed: int, epoch: int, size: int, branch: tuple[int, ...] = (ORDER,
         >>> sorted(shuffled(0, 5, 4).tolist())
         [0, 1, 2, 3]
     """
-    # Sorting raw bits, because NumPy fixes these for all its versions, but not its permutations.
+    # Raw bits are sorted, because NumPy keeps these the same in all its versions, but not its permutations.
     return np.argsort(random_bits(seed, epoch, branch, size), kind="stable")
 
 

@@ -18,7 +18,7 @@ class Examples:
 
     Args:
         features: ``float32 [N, num_features]``, finite, ids sorted and distinct within a row.
-        labels: ``bool`` or ``int8 [N, num_classes]``, ids sorted and distinct within a row; what is stored is true.
+        labels: ``bool`` or ``int8 [N, num_classes]``, ids sorted and distinct within a row; every stored entry is true.
 
     Raises:
         ValueError: If the two disagree in N, or one is not of the form above.
@@ -40,7 +40,7 @@ class Examples:
         _check_matrix("labels", self.labels, ("bool", "int8"))
         if self.features.shape[0] != self.labels.shape[0]:
             raise ValueError(
-                f"features and labels must have one row an example each; "
+                f"features and labels must each have one row per example; "
                 f"got {self.features.shape[0]} and {self.labels.shape[0]} rows"
             )
         if not np.isfinite(self.features.data).all():
@@ -54,7 +54,7 @@ class Examples:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Equal for equal examples."""
+        """A digest of both matrices, equal for equal examples."""
         return digest_of(*(a for of in (self.features, self.labels) for a in (of.indptr, of.indices, of.data)))
 
     @property
@@ -77,11 +77,11 @@ class Dataset:
         name: What tables and pictures call it.
         train: The examples to learn from.
         test: The examples to measure on.
-        feature_names: One name a feature id, or None where nobody knows them.
-        class_names: One name a class, or None.
+        feature_names: One name per feature id, or None where they are unknown.
+        class_names: One name per class, or None.
 
     Raises:
-        ValueError: If the two sets differ in features or classes, or the names are not one an id.
+        ValueError: If the two sets differ in features or classes, or there is not one name per id.
 
     Example:
         >>> features = csr_array(np.eye(2, 3, dtype=np.float32))
@@ -115,7 +115,7 @@ class Dataset:
 
     @property
     def digest(self) -> str:
-        """Equal for equal training and test sets."""
+        """The digests of both sets, equal for equal training and test sets."""
         return f"{self.train.digest} {self.test.digest}"
 
     @property
@@ -134,7 +134,7 @@ class Dataset:
 
 
 def from_counts(data: np.ndarray, ids: Int32[np.ndarray, " entries"], counts: np.ndarray, columns: int) -> csr_array:
-    """A sparse matrix from its entries, row by row, and the number of each row; with ids of 32 bits where they fit.
+    """A sparse matrix from its entries, row by row, and the number of entries in each row; 32-bit ids where they fit.
 
     Example:
         >>> from_counts(np.ones(3), np.array([0, 2, 1], dtype=np.int32), np.array([2, 1]), 3).toarray()

@@ -18,10 +18,10 @@ class FlatBatch(NamedTuple):
     Attributes:
         feature_ids: Example by example; padded with -1 at the end; distinct within an example.
         feature_values: Padded with 0.
-        feature_examples: The example of each slot, rising.
+        feature_examples: The example that each slot belongs to, in rising order.
         labels: Padded with -1; distinct within an example.
-        more_labels: Pairs of an example and one of its labels that has no slot; padded with -1. Losses take them for no
-            negatives.
+        more_labels: Pairs of an example and one of its labels that has no slot; padded with -1. Losses do not take
+            these labels for negatives.
     """
 
     feature_ids: Int32[np.ndarray, " N"]
@@ -32,7 +32,7 @@ class FlatBatch(NamedTuple):
 
 
 def count_slots(counts: Int64[np.ndarray, " examples"], batch_size: int) -> int:
-    """Slots for batches of examples with so many entries: the mean of a batch and 5 standard deviations, at most all.
+    """Slots for the entries of a batch: their mean number and 5 standard deviations more, at most what can occur.
 
     Example:
         >>> count_slots(np.array([1, 3, 2, 2]), 1000)
@@ -72,8 +72,8 @@ def flatten(
 ) -> FlatBatch:
     """The same examples, their features one behind the other in ``num_slots`` slots.
 
-    ``more_labels`` are pairs of an example and a label without a slot. Their ``room`` is doubled until they fit, so
-    that none is lost and shapes are few.
+    ``more_labels`` are pairs of an example and a label without a slot. The ``room`` for them is doubled until they
+    fit, so that none is lost and there are few different shapes.
 
     Example:
         >>> ids = np.array([[7, -1], [3, 9]], np.int32)

@@ -1,4 +1,4 @@
-"""Down-sampling of frequent classes, until all classes have about as many examples."""
+"""Down-sampling of frequent classes, until all classes have about equally many examples."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from candax.checks import checked
 from candax.data.epochs import random_bits
 from candax.data.examples import Dataset, Examples
 
-# A branch of the seed's random streams; batches have 0 and 1.
+# A branch of the seed's random streams; batches use 0 and 1.
 _TIES = 2
 
 
@@ -19,11 +19,11 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
     """Leaves training examples of frequent classes out, until no class has more than ``max_count``.
 
     1. Classes with fewer than ``min_count`` training examples are dropped.
-    2. Training examples are visited by their rarest class, the rarest first; of those, by their most frequent class,
-       again from the rarest; what is still equal in random order. An example is kept if none of its classes has
-       ``max_count`` examples yet. (In random order frequent classes are full before the rare ones that share examples
-       with them have any, and fewer classes are left.)
-    3. Classes that then have fewer than ``min_count`` are dropped, and examples without a class.
+    2. Training examples are visited in the order of how frequent their rarest class is, the rarest first; ties in the
+       order of their most frequent class, again the rarest first; remaining ties in random order. An example is kept if
+       none of its classes has ``max_count`` examples yet. (In purely random order, frequent classes are full before the
+       rare ones that share examples with them have any, and fewer classes are left.)
+    3. Classes that then have fewer than ``min_count`` examples are dropped, and so are examples without a class.
 
     What is left:
 
@@ -33,7 +33,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
     * An example keeps all its labels among the classes that are left: no label is taken from an example alone, which
       would make its class a wrong negative.
     * Class ids are consecutive, in the old order. Features and their ids stay.
-    * Test examples keep the labels that are left, and those without one are left out. They are not down-sampled: the
+    * Test examples keep the labels that are left; those without a label are left out. They are not down-sampled: the
       test set says how the classes really are distributed.
 
     Args:
@@ -57,7 +57,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
         array([2., 1., 1.], dtype=float32)
 
     Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section
-        3.5, makes Amazon-Uniform "by down sampling frequent classes"; how is not said there.
+        3.5, makes Amazon-Uniform "by down sampling frequent classes"; it does not say how.
     """
     if min_count is None:
         min_count = -(-max_count // 2)
@@ -96,7 +96,7 @@ def flatten_labels(dataset: Dataset, *, max_count: int, min_count: int | None = 
 def distance_from_uniform(counts: Float[np.ndarray, " num_classes"] | Integer[np.ndarray, " num_classes"]) -> float:
     """How far a label distribution is from a uniform one: their total variation, (1/2) sum_c |f_c - 1/num_classes|.
 
-    The share of all labels that would have to change their class. 0 is uniform; it stays below 1.
+    This is the share of all labels that would have to change their class: 0 for a uniform distribution, always below 1.
 
     Args:
         counts: How often each class is a label: ``dataset.label_counts(dataset.train)``.
@@ -118,10 +118,10 @@ def distance_from_uniform(counts: Float[np.ndarray, " num_classes"] | Integer[np
 
 
 def _keep(labels: csr_array, max_count: int, seed: int) -> Bool[np.ndarray, " N"]:
-    """Which examples are kept, one after the other, while none of their classes is full."""
+    """Which examples are kept: they are visited one after the other, and kept if none of their classes is full."""
     keep = np.zeros(labels.shape[0], bool)
     full = [max_count] * labels.shape[1]
-    # Plain lists: what one example leaves decides on the next, and single elements of arrays take many times longer.
+    # Plain lists: each example depends on those before it, and single elements of arrays take many times longer.
     starts, ids = labels.indptr.tolist(), labels.indices.tolist()
     for example in _order(labels, seed).tolist():
         own = ids[starts[example] : starts[example + 1]]
@@ -133,7 +133,7 @@ def _keep(labels: csr_array, max_count: int, seed: int) -> Bool[np.ndarray, " N"
 
 
 def _order(labels: csr_array, seed: int) -> Int64[np.ndarray, " labelled"]:
-    """The examples that have labels: by rarest class, by most frequent class, at random."""
+    """The examples that have labels, sorted by their rarest class, then by their most frequent one, then at random."""
     labelled = np.flatnonzero(np.diff(labels.indptr))
     starts = labels.indptr[labelled]
     counts = np.bincount(labels.indices, minlength=labels.shape[1])

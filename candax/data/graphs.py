@@ -33,11 +33,11 @@ class Graph:
 
     Args:
         name: what tables and pictures call it.
-        entity_names: one name an entity, the most frequent of the training part first.
-        relation_names: one name a relation.
+        entity_names: one name per entity, the most frequent of the training part first.
+        relation_names: one name per relation.
         train: triples (head, relation, tail) to learn from.
-        valid: to tune on; may be empty.
-        test: to measure on.
+        valid: triples to tune on; may be empty.
+        test: triples to measure on.
         notes: what reading passed over, counted or left out, in sentences for the user.
     """
 
@@ -51,12 +51,12 @@ class Graph:
 
     @property
     def num_entities(self) -> int:
-        """Entities, each of which is a class."""
+        """The number of entities, each of which is a class."""
         return len(self.entity_names)
 
     @property
     def num_relations(self) -> int:
-        """Relations, each of which is asked in both directions: twice as many kinds of question."""
+        """The number of relations; each is asked in both directions, so there are twice as many kinds of question."""
         return len(self.relation_names)
 
     @functools.cached_property
@@ -67,7 +67,7 @@ class Graph:
 
 
 class Answers(NamedTuple):
-    """Pairs (row, id): that entity ``ids[p]`` is a known answer to question ``rows[p]``."""
+    """Pairs (row, id): entity ``ids[p]`` is a known answer to question ``rows[p]``."""
 
     rows: Int64[np.ndarray, " P"]
     ids: Int32[np.ndarray, " P"]
@@ -111,7 +111,7 @@ class KnownAnswers:
 
 @checked
 def questions_of(triples: Int32[np.ndarray, "N 3"], num_relations: int) -> Int32[np.ndarray, "two_N 3"]:
-    """(entity, relation, answer) in both directions: first all tails, then, with relation + num_relations, all heads.
+    """(entity, relation, answer) in both directions: first for tails, then for heads (relation + num_relations).
 
     Example:
         >>> questions_of(np.array([[7, 0, 9]], np.int32), num_relations=1).tolist()
@@ -142,19 +142,19 @@ def graph(
 
     Args:
         path: file or folder.
-        valid_share: of one file, the share to tune on.
-        test_share: of one file, the share to measure on.
-        unknown: entities and relations of ``valid.tsv`` and ``test.tsv`` that ``train.tsv`` does not have, of which
-            nothing can be learned: an error; "keep": they have ids and are scored by untrained rows, as in most
-            published tables; "drop": leave such triples out.
-        name: None: that of the file or folder.
+        valid_share: the share to tune on, where one file is split.
+        test_share: the share to measure on, where one file is split.
+        unknown: what to do about entities and relations of ``valid.tsv`` and ``test.tsv`` that ``train.tsv`` does not
+            have, of which nothing can be learned. "error": raise one; "keep": give them ids and score them by untrained
+            rows, as in most published tables; "drop": leave such triples out.
+        name: of the graph; None: that of the file or folder.
 
     Returns:
-        The graph; triples that occur several times occur once.
+        The graph; a triple that occurs several times in a file counts once.
 
     Raises:
-        ValueError: with file and line number, for a file that is empty or no text, a line that has not three columns,
-            an unknown entity or relation; for a folder without the files.
+        ValueError: with file and line number, for a file that is empty or not text, a line that does not have three
+            columns, or an unknown entity or relation; also for a folder without the files.
         OSError: if a file cannot be read.
 
     Example:
@@ -233,17 +233,17 @@ def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05,
     """Makes a graph of triples, split so that the test part cannot be read off the training part.
 
     All triples between the same two entities, in either direction, are in the same part, chosen by a hash of the two
-    names: else the other direction of a symmetric or inverse relation would tell. A triple with an entity or relation
-    that no training triple has is for training.
+    names: otherwise the other direction of a symmetric or inverse relation would give answers away. A triple with an
+    entity or relation that no training triple has goes to the training part, with all triples of its pair.
 
     Args:
         name: of the graph.
         triples: any; repeated ones count once.
         valid_share: about the share of pairs of entities to tune on.
-        test_share: and to measure on.
+        test_share: about the share of pairs of entities to measure on.
 
     Returns:
-        The graph, the same for the same triples in any order but for the order within its parts.
+        The graph; giving the same triples in another order changes only the order within its parts.
 
     Raises:
         ValueError: without triples, or for shares that leave nothing for training.

@@ -1,4 +1,4 @@
-"""Samples of any number of identities, made when they are asked for: what face recognition has images of, in small."""
+"""Samples of any number of identities, made when they are asked for: a small stand-in for images of faces."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32, Int32, Integer, UInt64
 from candax.checks import checked
 from candax.data.epochs import EpochBatches
 
-# Streams of the seed: what is drawn from one says nothing of another.
+# Independent random streams of the seed.
 _IDENTITY, _SAMPLE, _MAP = range(3)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROWS = 32
@@ -21,7 +21,7 @@ class IdentityBatch(NamedTuple):
 
     Attributes:
         inputs: what an encoder sees.
-        labels: whose samples they are.
+        labels: the identity of each sample.
     """
 
     inputs: Float32[np.ndarray, "B num_features"]
@@ -41,13 +41,13 @@ class Pairs(NamedTuple):
 class Identities:
     """Identities on a manifold of few dimensions, seen through nuisance and a fixed nonlinear map.
 
-    Identity c is a point z_c of ``manifold_dim`` standard normal coordinates. Its sample i adds nuisance u_i of its
-    own (pose, light) and noise, and passes through one random map that all samples share:
+    Identity c is a point z_c of ``manifold_dim`` standard normal coordinates. Its sample i has nuisance u_i (pose,
+    light) and noise e_i of its own, and passes through one random map that all samples share:
 
         x = W tanh(A [z_c, nuisance * u_i] + a) + noise * e_i.
 
-    Distances between inputs say more of nuisance than of identity, so that an encoder has to be trained; the noise
-    bounds what the best one reaches. The more identities there are, the closer the nearest of them.
+    Distances between inputs say more about nuisance than about identity, so that an encoder has to be trained; the
+    noise limits how good the best encoder can be. The more identities there are, the closer the nearest of them are.
 
     Nothing is stored: sample i of identity c is a function of (seed, c, i), the same on any machine up to rounding.
     Identities that a model was not trained on are simply other ids.
@@ -56,8 +56,8 @@ class Identities:
         num_features: coordinates of an input.
         manifold_dim: coordinates of an identity.
         nuisance_dim: coordinates of the nuisance.
-        nuisance: its strength; identities have 1.
-        noise: standard deviation of what is added to an input, whose coordinates have about 1.
+        nuisance: strength of the nuisance, where that of the identity is 1.
+        noise: standard deviation of the noise added to an input; that of the input's coordinates is about 1.
         seed: of the map and of all identities.
 
     Raises:
@@ -96,24 +96,24 @@ class Identities:
         nuisance, noise = own[:, : self.nuisance_dim], own[:, self.nuisance_dim :]
         first, shift, second = self._map
         factors = np.concatenate([_normal(identity, self.manifold_dim), np.float32(self.nuisance) * nuisance], axis=1)
-        # Products of few rows at a time: BLAS leaves them to one thread, and the others to who trains meanwhile.
+        # Products of few rows at a time: BLAS uses one thread for these, and leaves the others to the training.
         factors = np.pad(factors, ((0, -len(ids) % _ROWS), (0, 0))).reshape(-1, _ROWS, factors.shape[1])
         seen = (np.tanh(factors @ first + shift) @ second).reshape(-1, self.num_features)[: len(ids)]
         return seen + np.float32(self.noise) * noise
 
     def pairs(self, number: int, *, first: int, among: int = 1) -> Pairs:
-        """Pairs of samples of identities from id ``first`` on, every second one of the same identity.
+        """Pairs of samples of identities from id ``first`` on; every second pair is of one identity, the others of two.
 
         Args:
             number: N.
             first: the lowest id; all are below ``first + (1 + among) * number``.
-            among: the other identity of a pair is the nearest of so many, which makes pairs hard to tell.
+            among: the other identity of a pair is the nearest of this many, which makes pairs hard to tell apart.
 
         Returns:
             ``Pairs`` with new identities in every pair.
 
         Raises:
-            ValueError: if there are no others to choose among.
+            ValueError: if ``among`` is below 1.
         """
         if among < 1:
             raise ValueError(f"expected among of 1 or more; got {among}")
@@ -151,7 +151,7 @@ class IdentityBatches(EpochBatches[IdentityBatch]):
     Args:
         identities: where samples come from.
         num_classes: identities to train on.
-        samples_per_class: samples of each; those from there on are new to a model.
+        samples_per_class: samples of each identity; samples with this number or a higher one are new to a model.
         batch_size: B.
         seed: of the order.
 
@@ -208,7 +208,7 @@ def _normal(key: UInt64[np.ndarray, " n"], number: int) -> Float32[np.ndarray, "
     """Standard normal numbers for each key: the stream of SplitMix64, by Box and Muller's method."""
     steps = np.arange(1, (number + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN
     bits = _mixed(key[:, None] + steps)
-    # 24 bits each: what float32 holds. Never 0, whose logarithm is none.
+    # 24 bits each, as many as float32 holds. The radius is never 0, which has no logarithm.
     radius = ((bits >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-24)
     angle = (bits & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2 * np.pi * 2**-24)
     radius = np.sqrt(-2 * np.log(radius))

@@ -35,12 +35,12 @@ class Interactions:
 
     Args:
         name: what tables and pictures call it.
-        user_names: one name a user.
-        item_names: one name an item, the most frequent first.
-        items: of all users, one after the other.
-        offsets: where each user's items begin in ``items``, and where the last one's end.
+        user_names: one name per user.
+        item_names: one name per item, the most frequent first.
+        items: the items of all users, user by user.
+        offsets: where each user's items begin in ``items``, and where those of the last user end.
         times: of each interaction, or None.
-        is_test: whether it came from a test file; None: there was none.
+        is_test: whether each interaction came from a test file; None: there was no such file.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Interactions:
 
     @property
     def num_users(self) -> int:
-        """Users with an item."""
+        """The number of users, all of whom have an item."""
         return len(self.user_names)
 
     @property
     def num_items(self) -> int:
-        """Items, each of which is a class."""
+        """The number of items, each of which is a class."""
         return len(self.item_names)
 
 
@@ -72,21 +72,21 @@ def interactions(
 ) -> Interactions:
     r"""Reads interactions: a file of lines ``user<tab>item`` or ``user<tab>item<tab>time``, or a folder of two.
 
-    A user's items are in the order of their times, equals and those without times in that of the file. A folder holds
-    ``train.tsv`` and ``test.tsv`` (or .txt, or compressed): the test file continues the users of the training file.
+    A user's items are in the order of their times; without times, or at equal times, in the order of the file. A folder
+    holds ``train.tsv`` and ``test.tsv`` (or .txt, or compressed): the test file continues the training file's users.
 
     Args:
         path: file or folder; text in UTF-8, plain or .gz, .bz2, .xz, .zst.
-        min_count: items that occur less often are left out, and users left without an item.
+        min_count: items that occur less often are left out, and so are users left without an item.
         header: whether the first line names the columns.
-        name: None: that of the file or folder.
+        name: of the data set; None: that of the file or folder.
 
     Returns:
         The interactions.
 
     Raises:
-        ValueError: with file and line number, for a file that is empty or no text, another number of columns, a time
-            that is no finite number, a user or an item of the test file that the training file does not have.
+        ValueError: with file and line number, for a file that is empty or not text, another number of columns, a time
+            that is not a finite number, a user or an item of the test file that the training file does not have.
         OSError: if a file cannot be read.
 
     Example:
@@ -122,7 +122,7 @@ def interactions(
 
 @checked
 def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> Interactions:
-    """Makes interactions of rows; see ``interactions``.
+    """Makes interactions from rows; see ``interactions``.
 
     Raises:
         ValueError: if nothing is left, or only some rows have a time.
@@ -177,22 +177,22 @@ def next_items(
     """Predict a user's next item from those before it: one example for every item but a user's first.
 
     *Features* are the items of the history, the ``max_history`` latest; an item d places back has the value
-    d^-recency, and what it has at several places adds up. *The label* is the next item. Features and classes have the
-    same ids, so that an encoder can share the head's table (``candax.models.HistoryTower``). An example stores its
-    history: memory grows by 8 bytes times interactions times ``max_history``, at most.
+    d^-recency, and the values of an item at several places add up. *The label* is the next item. Features and classes
+    have the same ids, so that an encoder can share the head's table (``candax.models.HistoryTower``). Every example
+    stores its history: memory grows by 8 bytes times interactions times ``max_history``, at most.
 
     Args:
         interactions: any.
-        split: "last": a user's last item is for testing, if there is one before it. "time": the interactions after the
-            instant that has ``1 - test_share`` of them before it, or at it, are for testing. "file": those of the test
-            file. None: "file" where there is one, else "last". A history holds all that the user had before, test
-            items too.
-        test_share: with "time".
+        split: what is for testing. "last": each user's last item, if there is one before it. "time": the interactions
+            after the instant by which a share of ``1 - test_share`` of them had happened. "file": those of the test
+            file. None: "file" where there is a test file, else "last". A history holds all that the user had before,
+            test items too.
+        test_share: the share for testing, with "time".
         max_history: the most items of a history.
-        recency: 0: all items of a history count alike.
+        recency: how quickly older items lose weight; 0: all items of a history count alike.
 
     Returns:
-        A data set with names, its labels one an example.
+        A data set with names and one label per example.
 
     Raises:
         ValueError: for numbers out of range, a split that the interactions do not allow, or one that leaves no example

@@ -19,7 +19,7 @@ _MOST_CLASSES = 1 << 28
 
 
 class LabelCounts(NamedTuple):
-    """Label frequencies by class, and how many labels an example has in the mean."""
+    """Label frequencies by class, and the mean number of labels of the examples that have any."""
 
     counts: Float32[np.ndarray, " num_classes"]
     labels_per_example: float
@@ -29,9 +29,9 @@ class LabelCounts(NamedTuple):
 def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -> LabelCounts:
     r"""Reads label frequencies from a text file, plain or .gz, .bz2, .xz, .zst.
 
-    Files are told apart by their first lines: three numbers and then lines with ``feature:value`` are a training file
-    of the Extreme Classification Repository; otherwise, one number per line is a count, the first for class 0; lines of
-    several numbers, parted by blanks, tabs or commas, are the labels of an example each.
+    A file that starts with a line of three numbers and then has lines with ``feature:value`` is a training file of the
+    Extreme Classification Repository. Otherwise, if all lines have one number, these are counts, the first for class 0;
+    if any line has several, separated by blanks, tabs or commas, each line holds the labels of one example.
 
     Args:
         path: of the file.

@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 class _End:
-    """What stands behind the last item."""
+    """The sign that the last item has been passed."""
 
 
 @checked
 def prefetch(iterable: Iterable[T], size: int = 2) -> Generator[T, None, None]:
-    """Takes items from ``iterable`` in a thread, up to ``size`` ahead of who uses them.
+    """Takes items from ``iterable`` in a thread, up to ``size`` ahead of their use.
 
-    An error in the thread is raised here, in its place among the items. Closing this iterator, also by dropping it,
-    waits for the item in the making and ends the thread.
+    An error in the thread is raised here, in its place among the items. Closing this iterator, or dropping it, waits
+    for the item that is being made and ends the thread.
 
     Args:
         iterable: Where the items come from; only the thread touches it from here on.
-        size: How many items may wait or be in the making.
+        size: How many items may be waiting or being made.
 
     Returns:
         The items, in order.

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
     """Shows a bar on standard error for as long as the ``with`` block runs, then removes it.
 
-    The block calls what it gets with the amount of work done so far, of ``total``, in any unit.
+    The block gets a function and calls it with the amount of work done so far, out of ``total``, in any unit.
 
     Example:
         >>> with progress_bar("counting", total=3) as done:

@@ -1,6 +1,6 @@
 """Two more data sets that every machine has, from Python's standard library: what is used next, what belongs to what.
 
-The graph leaves out the library's own tests, which make most of its code and which many installations do not have.
+The graph leaves out the library's own tests, which make up most of its code and which many installations do not have.
 """
 
 import ast
@@ -29,9 +29,9 @@ def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count
     r"""Predict which identifier a function of Python's standard library uses next, from those that it has used.
 
     The functions and methods of modules and classes are the users; their items are the names and attributes in their
-    bodies, except ``self``, ``cls`` and their own parameters, each where it occurs for the first time. The last one is
-    for testing (``candax.data.next_items``). The library's own tests are part of it; installations without them give
-    fewer examples.
+    bodies, except ``self``, ``cls`` and their own parameters, each at its first occurrence. The last item of a function
+    is for testing (``candax.data.next_items``). The library's own tests are part of the data; installations without
+    them give fewer examples.
 
     Args:
         stdlib: the library's folder; None: that of the Python in use.
@@ -91,13 +91,13 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
 
     Args:
         stdlib: the library's folder; None: that of the Python in use.
-        min_count: names that fewer triples have are left out.
+        min_count: names that are the tail of fewer triples are left out.
 
     Returns:
         The graph, split as ``graph_of`` does.
 
     Raises:
-        ValueError: if the folder holds nothing of the kind.
+        ValueError: if the folder holds nothing to make triples of.
 
     Example:
         >>> import tempfile
@@ -132,7 +132,7 @@ def _key(library: Library, min_count: int) -> dict[str, object]:
 
 
 def _found(library: Library, visit: _Visit[T]) -> Iterator[T]:
-    """What a visit finds in each file that parses; it gets the tree, its module, and the names of all modules."""
+    """What ``visit`` finds in each file that parses, given its tree, its module and the names of all modules."""
     modules = {name: _module(name) for name in library.names}
     known = set(modules.values())
 
@@ -154,7 +154,7 @@ def _uses(tree: ast.Module, module: str, modules: set[str]) -> Iterator[Row]:
         user = f"{'.'.join((module, *classes, function.name))}:{function.lineno}"
         hidden = {"self", "cls", *parameters_of(function)}
         used = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name | ast.Attribute)]
-        # By where they end: of a.b, a comes first.
+        # Sorted by where they end, so that in a.b the name a comes first.
         used.sort(key=lambda node: (node.end_lineno or 0, node.end_col_offset or 0))
         in_order = dict.fromkeys(node.id if isinstance(node, ast.Name) else node.attr for node in used)
         for item in in_order:

@@ -1,6 +1,6 @@
 """A data set that every machine has: the functions of Python's standard library.
 
-One example a function or method: from its name, signature and documentation to the identifiers its body uses.
+One example per function or method: from its name, signature and documentation to the identifiers its body uses.
 """
 
 import ast
@@ -50,15 +50,15 @@ def python_stdlib(stdlib: str | os.PathLike[str] | None = None) -> Dataset:
     are left out. The library's own tests are part of it; installations without them give fewer examples.
 
     *Features* are the words, in small letters and split at underscores and capitals, of the function's name, class,
-    module path, parameters and docstring. A word counts apart in each of these five places: ``name:get`` is not
-    ``docstring:get``. Values are 1 + log(occurrences), scaled to Euclidean length 1 an example.
+    module path, parameters and docstring. A word counts separately in each of these five places: ``name:get`` is not
+    ``docstring:get``. Values are 1 + log(occurrences), scaled to Euclidean length 1 per example.
 
     *Labels* are the names and attributes in the body (``ast.Name`` and ``ast.Attribute``), except ``self``, ``cls`` and
-    the function's own parameters, which the features would give away. Decorators, defaults and annotations are not
-    body.
+    the function's own parameters, which the features would give away. The function's decorators, defaults and
+    annotations are not part of the body.
 
     One file in ten, by a hash of its path, is for testing. Only what training files hold has an id (the most frequent
-    first, equals in alphabetical order): other features and labels of test functions are dropped. The same Python gives
+    first, ties in alphabetical order): other features and labels of test functions are dropped. The same Python gives
     the same data set, bit for bit.
 
     Args:
@@ -117,7 +117,7 @@ def build(root: Path, names: list[str]) -> Dataset:
 
 
 def functions_of(path: Path, name: str) -> list[Function] | None:
-    """The functions and methods of a file, of this name in the library, in its order; None if it cannot be parsed."""
+    """Functions and methods of a file, in its order; None if it does not parse. ``name`` is its path in the library."""
 
     def read() -> list[Function]:
         module = PurePosixPath(name).with_suffix("").parts
@@ -141,7 +141,7 @@ def _parsed(source: bytes) -> ast.Module:
 
 
 def is_test(name: str) -> bool:
-    """Whether the file of this path belongs to the test set: one in ten does, whatever else is there."""
+    """Whether the file of this path belongs to the test set: one in ten does, whatever other files there are."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % _TEST_ONE_IN == 0
 
 
@@ -191,7 +191,7 @@ def _function(
 
 
 def _used(body: list[ast.stmt]) -> set[str]:
-    """The names and attributes in it. ``ast.walk`` would take three times as long."""
+    """The names and attributes in a function's body. ``ast.walk`` would take three times as long."""
     used: set[str] = set()
     left: list[ast.AST] = list(body)
     while left:
@@ -256,7 +256,7 @@ class Library(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """For the cache: different versions of Python may share its folder, and under it a library's path."""
+        """For the cache: version and path, as versions of Python may share the cache and the path of their library."""
         return f"{sys.implementation.cache_tag} {self.root}"
 
     @property
@@ -267,7 +267,7 @@ class Library(NamedTuple):
 
 
 def library_of(stdlib: str | os.PathLike[str] | None = None, *, without: Collection[str] = ()) -> Library:
-    """The library in a folder, by default of the Python in use, ``without`` folders of these names."""
+    """The library in a folder, by default that of the Python in use; subfolders named in ``without`` are left out."""
     root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
     files = []
     for folder, subfolders, names in os.walk(root):
@@ -280,7 +280,7 @@ def library_of(stdlib: str | os.PathLike[str] | None = None, *, without: Collect
 
 
 def each_file(names: Sequence[str], read: Callable[[str], T]) -> Iterator[tuple[str, T | None]]:
-    """What is read of each file by its name, with a bar that shows how far it is; None of what is no valid Python."""
+    """Each name with what ``read`` returns for it, under a progress bar; None for a file that is not valid Python."""
     with progress_bar("reading the standard library", len(names)) as done:
         for number, name in enumerate(names):
             yield name, if_valid(functools.partial(read, name))
@@ -288,7 +288,7 @@ def each_file(names: Sequence[str], read: Callable[[str], T]) -> Iterator[tuple[
 
 
 def if_valid(read: Callable[[], T]) -> T | None:
-    """What is read of a file; None if it cannot be read, is no valid Python, or is too deep for the parser."""
+    """What is read from a file; None if it cannot be read, is not valid Python, or is too deep for the parser."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as odd escapes in the library's tests

@@ -18,7 +18,7 @@ class QuestionBatch(NamedTuple):
 
     Attributes:
         entities: -1 for fillers.
-        relations: below num_relations: tails are asked for; from there on: heads. -1 for fillers.
+        relations: a number below num_relations asks for tails, one from there on asks for heads; -1 for fillers.
         labels: the answers; -1 for fillers.
     """
 
@@ -34,7 +34,7 @@ class QuestionBatches(EpochBatches[QuestionBatch]):
     An epoch visits the triples in an order of its own and leaves out the last ones that fill no batch.
 
     Args:
-        graph: whose training part is asked.
+        graph: the graph whose training triples are asked.
         batch_size: B, an even number: questions about B / 2 triples.
         seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
 

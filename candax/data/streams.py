@@ -1,7 +1,7 @@
 """Files, plain or compressed, as bytes and as lines: the one place that decompresses.
 
-What is read is bounded, so that a small file cannot fill the memory: a file may unpack to 100 times its size (always to
-1 GiB), and a line may have 64 MiB. Text compresses by a factor of 3 to 20.
+Reading is bounded, so that a small file cannot fill the memory: a file may unpack to 100 times its size (or to 1 GiB,
+if that is more), and a line may have 64 MiB. Text compresses by a factor of 3 to 20.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-# Their modules; Python has Zstandard from 3.14 on.
+# The module that unpacks each ending; Python has Zstandard from 3.14 on.
 MODULES = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "compression.zstd"}
 ENDINGS = ".gz, .bz2, .xz, .zst"
 MOST_BYTES = 1 << 30
@@ -25,13 +25,13 @@ class DamagedFileError(ValueError):
 
 
 def most_bytes(path: Path) -> int:
-    """How much text a file can hold: no header is believed that promises more."""
+    """The most bytes of text that a file can hold: a header that promises more is not believed."""
     size = os.path.getsize(path)
     return max(MOST_BYTES, MOST_TIMES * size) if path.suffix.lower() in MODULES else size
 
 
 class _Bounded(io.RawIOBase):
-    """What a decompressor gives, with errors that name the file and no more than the limit."""
+    """The output of a decompressor, up to the limit, with errors that name the file."""
 
     def __init__(self, path: Path, stream: Any, compressed: bool) -> None:
         self._path, self._stream, self._read = path, stream, 0
@@ -44,7 +44,7 @@ class _Bounded(io.RawIOBase):
         try:
             piece = self._stream.read(len(buffer))
         except Exception as error:  # every decompressor has errors of its own
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's
+            if isinstance(error, OSError) and error.errno is not None:  # an error of the disk
                 raise
             raise DamagedFileError(
                 f"{self._path}: expected a complete {self._path.suffix} file; it breaks off or is damaged after "
@@ -62,7 +62,7 @@ class _Bounded(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
-    """Opens a file: as it is on disk, to ask how far reading is, and as what is in it, unpacked by its ending.
+    """Opens a file as two streams: its bytes on disk, whose position shows the progress, and its content, unpacked.
 
     Raises:
         ValueError: while reading, if the file is not compressed as its name says, or unpacks to more than the limit.
@@ -82,7 +82,7 @@ def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReade
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    r"""The lines of a file with their numbers, from 1 on, without what ends them.
+    r"""The lines of a file with their numbers, from 1 on, without their line ends.
 
     Raises:
         ValueError: as ``open_bytes``, and for a line that is too long.
@@ -104,7 +104,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def check_line(path: Path, number: int, size: int) -> None:
-    """Refuses a line of more than the limit.
+    """Refuses a line that is longer than the limit.
 
     Raises:
         ValueError: with file and line number.
@@ -117,7 +117,7 @@ def decode(path: Path, number: int, line: bytes) -> str:
     """A line as text.
 
     Raises:
-        ValueError: with file and line number, if it is no text in UTF-8.
+        ValueError: if it is not text in UTF-8; with file and line number.
     """
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -129,16 +129,16 @@ def decode(path: Path, number: int, line: bytes) -> str:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """As ``read_lines``, in UTF-8."""
+    """As ``read_lines``, with each line decoded from UTF-8."""
     return ((number, decode(path, number, line)) for number, line in read_lines(path))
 
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
-    """Opens a file as text in UTF-8, for who reads it piece by piece.
+    """Opens a file as text in UTF-8, to be read piece by piece.
 
     Raises:
-        ValueError: if what is read within the block is no text, or not compressed as its name says.
+        ValueError: if what is read within the block is not text, or not compressed as its name says.
         OSError: if it cannot be read.
     """
     with open_bytes(path) as (_, stream):

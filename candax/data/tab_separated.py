@@ -17,16 +17,16 @@ def read_rows(
 
     Args:
         path: UTF-8 text, plain or .gz, .bz2, .xz, .zst. Empty lines are passed over.
-        columns: the numbers of columns that are right; all lines have the same.
+        columns: the numbers of columns that are allowed; all lines must have the same number.
         what: the columns' names, for errors.
-        header: whether the first line is none of the rows.
+        header: whether the first line is a header and not a row.
 
     Yields:
         The line's number, from 1 on, and its fields, none of them empty.
 
     Raises:
-        ValueError: for a file that is no text, a line of another number of columns, an empty field, or no line at all;
-            with file and line number.
+        ValueError: for a file that is not text, a line with another number of columns, an empty field, or no line at
+            all; with file and line number.
         OSError: if there is no such file.
 
     Example:
@@ -58,7 +58,7 @@ def read_rows(
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """The file of this name in a folder: .tsv, .txt or without an ending, plain or compressed; None without one.
+    """The file of this name in a folder: .tsv, .txt or without an ending, plain or compressed; None if there is none.
 
     Raises:
         ValueError: if there are several.

@@ -14,7 +14,7 @@ from candax.data.corpus import Corpus, corpus_of
 from candax.data.python_stdlib import each_file, library_of
 from candax.data.streams import text_lines
 
-# A full stop, question or exclamation mark before white space or the end; wikitext sets it apart by spaces.
+# A full stop, question or exclamation mark before white space (always in wikitext), a quote, a bracket or the end.
 _SENTENCE_END = re.compile(r"[.!?]+(?=[\s\"')]|$)")
 
 
@@ -25,19 +25,19 @@ def text_corpus(
     r"""Sentences of text files: small letters, no punctuation, no English stop words.
 
     A sentence ends at a full stop, a question or an exclamation mark, and at the end of a line. Words are runs of two
-    or more letters and digits. What occurs rarely and sentences that are long are left out, see ``corpus_of``.
+    or more letters, digits and underscores. Rare words and long sentences are left out, see ``corpus_of``.
 
     Args:
         paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst.
         min_count: words that occur less often are removed.
-        max_length: words of the longest sentence kept.
+        max_length: the most words of a sentence that is kept.
         name: of the corpus; None: that of the first file.
 
     Returns:
         The corpus.
 
     Raises:
-        ValueError: if a file is no text, or nothing is left.
+        ValueError: if a file is not text, or nothing is left.
         OSError: if a file cannot be read.
 
     Example:
@@ -62,12 +62,12 @@ def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: in
     r"""The identifiers of Python's standard library, in their order: a corpus that every machine has.
 
     A sentence is a paragraph of code: lines without an empty line between them. Keywords, the stop words of code, are
-    left out, and so are comments and strings. Files that are no valid Python are left out.
+    left out, and so are comments and strings. Files that are not valid Python are left out.
 
     Args:
         stdlib: the library's folder; None: that of the Python in use.
         min_count: identifiers that occur less often are removed.
-        max_length: identifiers of the longest sentence kept.
+        max_length: the most identifiers of a sentence that is kept.
 
     Returns:
         The corpus.
@@ -89,7 +89,7 @@ def python_corpus(stdlib: str | os.PathLike[str] | None = None, *, min_count: in
 def python_sentences(stdlib: str | os.PathLike[str] | None = None) -> Iterator[list[str]]:
     """The identifiers of each paragraph of code of Python's standard library, see ``python_corpus``."""
     library = library_of(stdlib)
-    # The whole file first: of a file that turns out not to be Python nothing is taken.
+    # Each file is read to its end first, so that nothing is taken from one that turns out not to be Python.
     for _, found in each_file(library.names, lambda name: list(_paragraphs(library.root / name))):
         yield from found or ()
 

@@ -1,8 +1,8 @@
 """Files of word vectors: word2vec's text and binary formats, and safetensors.
 
-Text: a line ``number dim``, then a line a word, the word and its numbers with spaces between. Binary: the same first
-line, then for each word its letters, a space, and ``dim`` little-endian float32. Safetensors: the tensor ``vectors``,
-and the words as a JSON list in the metadata.
+Text: a line ``number dim``, then one line per word: the word and its numbers, separated by spaces. Binary: the same
+first line, then for each word its letters, a space, and ``dim`` little-endian float32. Safetensors: the tensor
+``vectors``, and the words as a JSON list in the metadata.
 """
 
 import json
@@ -58,16 +58,16 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
             if path.suffix == ".bin":
                 file.write(word.encode() + b" " + row.tobytes() + b"\n")
             else:
-                # repr of a float32 as NumPy prints it: the shortest text that reads back to the same number.
+                # str of a NumPy float32: the shortest text that reads back to the same number.
                 file.write(f"{word} {' '.join(map(str, row))}\n".encode())
 
 
 def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarray, "num_words dim"]]:
-    """Reads word vectors in any of the formats: by its ending, where that is .safetensors or .bin, else as text.
+    """Reads word vectors: files that end in .safetensors or .bin in these formats, all other files as text.
 
     Raises:
-        WrongFileError: if the file does not hold what its ending says, a word twice, or a number that is not finite;
-            with file and line number where it is text.
+        WrongFileError: if the file does not hold what its ending says, or holds a word twice or a number that is not
+            finite; with file and line number where it is text.
         OSError: if it cannot be read.
     """
     path = Path(path)
@@ -100,13 +100,13 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarra
 
 
 def _place(path: Path, number: int) -> str:
-    """Where a word is: its line in a text, else which one it is."""
+    """Where a word is: its line in a text file, else its number."""
     in_text = path.suffix not in (".bin", ".safetensors")
     return f"{path}:{number + 2}" if in_text else f"{path}: word {number + 1}"
 
 
 def _read_safetensors(path: Path) -> tuple[list[str], np.ndarray]:
-    path.open("rb").close()  # what cannot be opened is an OSError here as for any other file
+    path.open("rb").close()  # raises OSError where it cannot be opened, as for the other formats
     with safetensors.safe_open(path, framework="numpy") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:

@@ -14,8 +14,8 @@ from candax.data.examples import Dataset, Examples
 def tf_idf(dataset: Dataset) -> Dataset:
     r"""Weighs counts by how rare a feature is: (1 + log count) * log(N / N_f), rows scaled to Euclidean length 1.
 
-    N_f is the number of the N training examples that have feature f (at least 1), so a feature of every example gets
-    weight 0. Only training examples count, for the test set too.
+    N_f is how many of the N training examples have feature f (at least 1), so a feature of every example gets weight 0.
+    N and N_f are those of the training set for the test set too.
 
     Args:
         dataset: With feature values >= 1: counts.

@@ -18,12 +18,12 @@ _GROUP = 16
 
 
 class SkipGramBatch(NamedTuple):
-    """R runs of L words, and of every place the words around it.
+    """R runs of L words, and for every place the words around it.
 
     Attributes:
-        words: padded with -1, also behind each sentence.
+        words: the words of the runs; -1 stands behind each sentence and pads places without a word.
         labels: the words at the places i - w ... i - 1, i + 1 ... i + w around place i, example by example; -1 where
-            the window does not reach, where the sentence ends, and for a word that the window has already.
+            the window does not reach, where the sentence ends, and for a word that repeats one of the same window.
     """
 
     words: Int32[np.ndarray, "R L"]
@@ -34,7 +34,7 @@ class CBOWBatch(NamedTuple):
     """R runs of L words; every word is to be predicted from those around it.
 
     Attributes:
-        words: padded with -1, also behind each sentence.
+        words: the words of the runs; -1 stands behind each sentence and pads places without a word.
         neighbours: which of the places i - w ... i - 1, i + 1 ... i + w belong to the window of place i.
         labels: the words; -1 for a word with an empty window.
     """
@@ -47,20 +47,20 @@ class CBOWBatch(NamedTuple):
 class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
     """The training batches of all epochs over a text: ``batches[epoch, index]``.
 
-    Frequent words are dropped at random: of a word that makes up the share f of the text each occurrence is kept with
-    the probability ``min(1, sqrt(t / f) + t / f)``. What is kept is cut into runs of ``run_length``, and a batch
-    takes runs from different places. Windows reach 1 to w words to either side, each place drawing its own; they end
-    with the sentence and with the run (at a length of 256 that costs .9 % of the pairs, others every epoch). The text
-    is worked through in shards, large pieces that fit into memory, in another order every epoch; of each the last words
-    that fill no batch are left out.
+    Frequent words are dropped at random: each occurrence of a word that makes up the share f of the text is kept with
+    the probability ``min(1, sqrt(t / f) + t / f)``. The words kept are cut into runs of ``run_length``, and a batch
+    takes runs from different places. Windows reach 1 to w words to either side, drawn for each place; they end with the
+    sentence and with the run (at a length of 256 that costs .9 % of the pairs, different ones every epoch). The text is
+    worked through in shards, large pieces that fit into memory, in another order every epoch; the last words of each
+    shard, which fill no batch, are left out.
 
     Args:
         text: see ``Words``.
-        batch_size: B, places a batch; a multiple of ``run_length``.
+        batch_size: B, places per batch; a multiple of ``run_length``.
         seed: a non-negative integer; with epoch and index it determines a batch, on any machine.
         direction: "skipgram" for ``SkipGramBatch``, "cbow" for ``CBOWBatch``.
         window: w, the most words to either side.
-        subsample: t, the share of the text from which on words are dropped; 0: none are.
+        subsample: t, in the probability above; 0: no words are dropped.
         run_length: L.
         shard_size: words of the text that are in memory at a time.
 
@@ -105,7 +105,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
             raise ValueError(f"expected the direction 'skipgram' or 'cbow', got {direction!r}.")
         self.text, self.batch_size, self.seed, self.direction = text, batch_size, seed, direction
         self.window, self.subsample, self.run_length, self.shard_size = window, subsample, run_length, shard_size
-        # Batches are numbered shard by shard, so nothing but positions is the base's.
+        # Batches are numbered shard by shard, so only the access by position comes from the base class.
         self._batches_of_shard = self._count_batches()
         self.batches_per_epoch = int(self._batches_of_shard.sum())
         if self.batches_per_epoch == 0:
@@ -120,7 +120,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         nth = int(np.searchsorted(ends, index, side="right"))
         shard = int(order[nth])
         within = index - int(ends[nth] - self._batches_of_shard[shard])
-        # Several batches at a time: NumPy's calls cost more than what they do to one.
+        # Several batches at a time: for a single one, NumPy's calls would cost more than the work they do.
         first = within // _GROUP * _GROUP
         words, neighbours, labels = self._group(epoch, shard, first)[within - first]
         if self.direction == "cbow":
@@ -129,7 +129,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
 
     @functools.cached_property
     def keep_probability(self) -> Float64[np.ndarray, " num_words"]:
-        """Of each word, of every occurrence."""
+        """For each word, the probability that an occurrence of it is kept."""
         if self.subsample == 0:
             return np.ones(self.text.num_words)
         ratio = self.subsample / (self.text.counts / self.text.total)
@@ -151,7 +151,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         }
 
     def _count_batches(self) -> Int64[np.ndarray, " shards"]:
-        """Batches of each shard: as many as are left to it in every epoch, but for one in millions."""
+        """Batches of each shard: as many as its kept words fill in every epoch, but for one epoch in millions."""
         keep = np.append(self.keep_probability, 1.0)  # the end of a sentence, -1, is kept
         numbers = []
         for start in range(0, len(self.text.ids), self.shard_size):
@@ -162,13 +162,13 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
 
     @keep_last
     def _shards(self, epoch: int) -> tuple[Int64[np.ndarray, " shards"], Int64[np.ndarray, " shards"]]:
-        """The shards in the order of an epoch, and behind which of its batches each ends."""
+        """The shards in the order of an epoch, and the number of its batches up to the end of each shard."""
         order = shuffled(self.seed, epoch, len(self._batches_of_shard), (_SHARDS,))
         return order, np.cumsum(self._batches_of_shard[order])
 
     @keep_last
     def _group(self, epoch: int, shard: int, first: int) -> list[tuple[np.ndarray, ...]]:
-        """Words, neighbours and labels of some batches from ``first`` on, one after the other."""
+        """For each of some batches of a shard, from ``first`` on: words, which neighbours are in windows, labels."""
         runs, reaches = self._shard(epoch, shard)
         stop = min(first + _GROUP, int(self._batches_of_shard[shard]))
         rows = slice(*(place * self.batch_size // self.run_length for place in (first, stop)))
@@ -202,14 +202,14 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
 
 
 def _as_threshold(probability: Float64[np.ndarray, " n"]) -> np.ndarray:
-    """The largest of all 32-bit integers that are kept."""
+    """The largest of the random 32-bit integers for which a word is kept."""
     return np.clip(np.round(probability * 2.0**32) - 1, 0, 2.0**32 - 1).astype(np.uint32)
 
 
 def _neighbours(
     words: Int32[np.ndarray, "R L"], reach: Int8[np.ndarray, "R L"], window: int
 ) -> tuple[Int32[np.ndarray, "R L T"], Bool[np.ndarray, "R L T"]]:
-    """The words around every place, and which of them belong to its window: no others' sentence, no end of one."""
+    """The words around every place, and which of them belong to its window: only words of the same sentence."""
     padded = np.pad(words, ((0, 0), (window, window)), constant_values=-1)
     # [R, L, 2 w + 1] without a copy.
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1, axis=1)
@@ -217,7 +217,7 @@ def _neighbours(
     inside = np.empty(neighbours.shape, bool)
     before = after = words >= 0
     for distance in range(1, window + 1):
-        # As long as no end of a sentence stands between.
+        # The window goes on as long as no end of a sentence stands between.
         reached = reach >= distance
         before = before & (neighbours[..., window - distance] >= 0)
         after = after & (neighbours[..., window + distance - 1] >= 0)
@@ -227,9 +227,9 @@ def _neighbours(
 
 
 def _drop_repeated(labels: Int32[np.ndarray, "R L T"], words: Int32[np.ndarray, "R L"], window: int) -> None:
-    """Sets to -1, in place, every label that stands before in the same window: labels are distinct.
+    """Sets to -1, in place, every label that repeats an earlier one of the same window, so that labels are distinct.
 
-    Equal words at a distance of up to 2 w are few: they are found first, and then the windows that hold both.
+    Equal words at a distance of up to 2 w are few, so they are found first, and then the windows that hold both.
     """
     length = words.shape[1]
     offsets = np.concatenate([np.arange(-window, 0), np.arange(1, window + 1)])

@@ -20,10 +20,10 @@ class WordVectors:
 
     Args:
         words: distinct, the most frequent first.
-        vectors: one a word.
+        vectors: one per word.
 
     Raises:
-        ValueError: if there is not one vector a word.
+        ValueError: if there is not one vector per word.
 
     Example:
         >>> vectors = WordVectors(("up", "high", "down"), np.array([[0.0, 1], [0, 2], [1, -1]], np.float32))
@@ -40,7 +40,7 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "WordVectors":
-        """Reads what ``save`` or word2vec, gensim or fastText wrote.
+        """Reads a file that ``save``, word2vec, gensim or fastText has written.
 
         Raises:
             ValueError: if the file holds no word vectors.
@@ -49,7 +49,7 @@ class WordVectors:
         return cls(*vector_files.read(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file, atomically; its ending says how: .txt or .vec (word2vec's text), .bin (binary), .safetensors.
+        """Writes a file atomically, in the format of its ending: .txt, .vec (word2vec's text), .bin, .safetensors.
 
         Raises:
             ValueError: for another ending, or a word with white space in word2vec's formats.

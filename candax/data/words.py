@@ -36,10 +36,10 @@ class Words:
 
     Args:
         name: what tables and pictures call it.
-        words: one a word id, the most frequent first.
+        words: one per word id, the most frequent first.
         counts: occurrences of each word.
-        ids: of all words, one after the other, with -1 behind each sentence; often a memory-mapped file.
-        digest: of all this, equal for equal texts.
+        ids: the ids of all words in the text, in its order, with -1 behind each sentence; often a memory-mapped file.
+        digest: of the words and ids; equal for equal texts.
 
     Example:
         >>> text = words_of("tiny", [["b", "a", "b"], ["b"]], min_count=1)
@@ -55,16 +55,16 @@ class Words:
 
     @property
     def num_words(self) -> int:
-        """Different words."""
+        """The number of different words."""
         return len(self.words)
 
     @property
     def total(self) -> int:
-        """All words, each as often as it occurs."""
+        """The number of all words, each counted as often as it occurs."""
         return int(self.counts.sum())
 
     def sentences(self, start: int = 0, stop: int | None = None) -> Iterator[list[str]]:
-        """The sentences of the words from number ``start`` on up to ``stop``, those at the ends cut; None: of all.
+        """The sentences of the words number ``start`` to ``stop - 1`` (None: the last), the outer ones cut there.
 
         Example:
             >>> text = words_of("tiny", [["b", "a", "b"], ["b"]], min_count=1)
@@ -97,18 +97,18 @@ def words_of(
     max_words: int = 10_000_000,
     file: IO[bytes] | None = None,
 ) -> Words:
-    """Reads sentences, once, into word ids.
+    """Turns sentences into word ids, reading them only once.
 
     Args:
         name: of the text.
-        sentences: the words of each; they may come from a generator and need not fit into memory.
+        sentences: the words of each sentence; they may come from a generator and need not fit into memory.
         min_count: words that occur less often are left out, as if they were not in the text.
-        max_words: most words held while counting: beyond, the rarest so far are forgotten, with what was seen of them
-            (as in word2vec, and the least count that survives rises by one each time).
-        file: to hold the ids, opened for reading and writing; None: a temporary file.
+        max_words: the most words held while counting; beyond that, the rarest so far are forgotten, and their counts
+            with them (as in word2vec: the least count that survives rises by one each time).
+        file: the file for the ids, opened for reading and writing; None: a temporary file.
 
     Returns:
-        The text; words rank by count, equals in alphabetical order.
+        The text; words are ranked by count, equally frequent ones in alphabetical order.
 
     Raises:
         ValueError: if fewer than two words are left, or a number is out of range.
@@ -131,7 +131,7 @@ def words_of(
             f"among {int(counts.sum())} words. Give more text, or lower the minimum count."
         )
     old = np.fromiter((first_ids[word] for word in kept), np.int64, len(kept))
-    # The last entry is -1's: the end of a sentence.
+    # The last entry is for -1, the end of a sentence, which stays -1.
     new = np.full(len(counts) + 1, _GONE, np.int32)
     new[old], new[-1] = np.arange(len(kept)), -1
     with naming(Path(tempfile.gettempdir())):
@@ -145,11 +145,11 @@ def words_of(
 
 @checked
 def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int = 5, keep_case: bool = False) -> Words:
-    """Words of text files, or of Python's standard library: the first time read, later from the cache.
+    """Words of text files, or of Python's standard library: read the first time, later taken from the cache.
 
     A word is a run of letters, digits and underscores, apostrophes inside it included; a sentence ends where a line
-    does. Of the standard library the words are its identifiers and sentences are paragraphs of code, see
-    ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes a word).
+    does. In the standard library, words are identifiers and sentences are paragraphs of code, see
+    ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes per word).
 
     Args:
         paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst; none: the standard library.
@@ -160,7 +160,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         The text.
 
     Raises:
-        ValueError: if a file is no text, or fewer than two words are left.
+        ValueError: if a file is not text, or fewer than two words are left.
         OSError: if a file cannot be read.
 
     Example:
@@ -209,7 +209,7 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
     before = 0
     with progress_bar("reading the text", max(1, total)) as done:
         for path in paths:
-            # Of a compressed file there is no telling how much of it a number of characters is: about a third.
+            # How many bytes of a compressed file a character takes is not known: a third is assumed.
             share = 1.0 if path.suffix.lower() not in MODULES else 1 / 3
             read = 0
             with open_text(path) as file:
@@ -242,9 +242,9 @@ def _rank(ids: dict[str, int], counts: Int64[np.ndarray, " n"]) -> Any:
 def _number(
     sentences: Iterable[Sequence[str]], max_words: int, file: IO[bytes]
 ) -> tuple[dict[str, int], Int64[np.ndarray, " n"], int]:
-    """Writes ids in the order in which words come up; returns the ids of known words, counts of ids, and the length.
+    """Writes ids, given out in the order of first occurrence; returns the ids of words, the counts of ids, the length.
 
-    A word that was forgotten gets another id when it comes again.
+    A word that was forgotten gets a new id when it occurs again, and is missing in the result if it does not.
     """
     ids: dict[str, int] = {}
     counts = np.zeros(1 << 16, np.int64)
@@ -281,12 +281,12 @@ def _number(
 
 
 def _renumber(file: IO[bytes], length: int, new: Int32[np.ndarray, " n"]) -> int:
-    """Replaces ids by new ones, in place; leaves out what is gone, and sentences of which nothing is left."""
+    """Replaces ids by new ones, in place, without dropped words and empty sentences; returns the new length."""
     written, ended = 0, True
     for start in range(0, length, _TOKENS):
         ids = new[np.frombuffer(_read(file, start, min(_TOKENS, length - start)), np.int32)]
         ids = ids[ids != _GONE]
-        # No end behind an end, nor at the start.
+        # An end of a sentence is left out behind another end and at the start.
         before = np.concatenate([[ended], ids[:-1] == -1])[: len(ids)]
         ids = ids[~((ids == -1) & before)]
         if len(ids):

@@ -4,10 +4,10 @@ The first line is ``points features labels``; every other line is an example, ``
 example without labels starts with a space. Two parsers agree on every text: one takes thousands of lines at once and
 gives up at the first sign of trouble; the other goes line by line and names the trouble.
 
-scikit-learn's ``load_svmlight_file``, which reads the lines but for the header, is not used. It leaves out an example
-without labels and features, so that all later ones get another number; takes nan, labels of -1 and 7.5 and a label
-twice; refuses ids in another order than a rising one; and no error of it names a line. It is as fast (22 MB per second
-of processor time, both).
+scikit-learn's ``load_svmlight_file``, which reads all lines but the header, is not used. It leaves out an example
+without labels and features, so that all later ones get another number; accepts nan, labels of -1 and 7.5 and repeated
+labels; refuses ids that are not in rising order; and none of its errors names a line. Both are equally fast (22 MB per
+second of processor time).
 """
 
 import re
@@ -73,10 +73,10 @@ def parse_block(text: bytes, header: Header, name: str, first_line: int) -> Bloc
         text: Lines, each ended by a newline.
         header: The bounds of the ids.
         name: The file, for errors.
-        first_line: The number of the first line of ``text`` in it, from 1, for errors.
+        first_line: The number that the first line of ``text`` has in the file, from 1, for errors.
 
     Returns:
-        One example a line.
+        One example per line.
 
     Raises:
         ValueError: At the first faulty line, with file and line number.
@@ -160,7 +160,7 @@ def _parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int,
     labels = [_id(part, header.labels, "label") for part in head.split(b",")] if head else []
     features = []
     for part in rest:
-        if not part:  # several spaces part tokens as one does
+        if not part:  # several spaces separate tokens as one does
             continue
         feature_id, colon, value = part.partition(b":")
         if not colon:
@@ -200,7 +200,7 @@ def _show(text: bytes) -> str:
 def _integers(
     data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]
 ) -> Int64[np.ndarray, " n"] | None:
-    """The tokens as integers, digit by digit for all at once; None if one is no short run of digits."""
+    """The tokens as integers, digit by digit for all at once; None if a token is not a short run of digits."""
     numbers = np.zeros(len(starts), dtype=np.int64)
     longest = int(sizes.max(initial=0))
     if longest > _MAX_ID_BYTES:
@@ -218,7 +218,7 @@ def _integers(
 def _floats(
     data: UInt8[np.ndarray, "bytes"], starts: Int[np.ndarray, " n"], sizes: Int[np.ndarray, " n"]
 ) -> Float32[np.ndarray, " n"] | None:
-    """The tokens as numbers, rounded to float64 and then to float32; None if one is no finite number."""
+    """The tokens as numbers, rounded to float64 and then to float32; None if a token is not a finite number."""
     longest = int(sizes.max(initial=1))
     if longest > _MAX_VALUE_BYTES:
         return None
@@ -237,7 +237,7 @@ def _floats(
 def _sort(
     rows: Int[np.ndarray, " n"], ids: Int64[np.ndarray, " n"], size: int
 ) -> Int64[np.ndarray, " n"] | slice | None:
-    """What sorts the ids within their rows; None if an id is too large or there twice."""
+    """The index that sorts the ids within their rows; None if an id is too large or occurs twice in a row."""
     if ids.max(initial=0) >= size:
         return None
     keys = rows * np.int64(size) + ids

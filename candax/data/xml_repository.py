@@ -38,7 +38,7 @@ def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
 
     The files are ``train.txt`` and ``test.txt``, or have ``train`` or ``trn``, ``test`` or ``tst`` as a word of their
     names (``eurlex_train.txt``, ``trn.txt``), plain or compressed (.gz, .bz2, .xz, .zst). Names are taken from
-    ``features.txt`` and ``labels.txt`` where these have one line an id. The first reading parses text; later ones
+    ``features.txt`` and ``labels.txt`` where these have one line per id. The first reading parses text; later ones
     take the arrays from the cache until a file changes.
 
     Args:
@@ -65,7 +65,7 @@ def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
     path = Path(folder).resolve()
     sources = find_sources(path)
     key = {"reader": READER_VERSION, "files": [_fingerprint(source) for source in sources if source is not None]}
-    # A folder may be of any name, a cache file may not.
+    # A folder may have any name, a cache file may not.
     name = re.sub(r"[^A-Za-z0-9._-]", "_", path.name)
     return cached(f"xml-{name}", str(path), key, lambda: _read(path.name, sources))
 
@@ -84,7 +84,7 @@ def find_sources(folder: Path) -> Sources:
     for which, words in _WORDS.items():
         candidates = [name for name in texts if words & set(re.split(r"[-_.]", _stem(name) or ""))]
         if len(candidates) > 1:
-            # Of a data set's companions (filter lists, matrices of features alone) none has three numbers on top.
+            # No companion of a data set (filter lists, matrices of features alone) starts with three numbers.
             candidates = [name for name in candidates if _has_header(folder / name)] or candidates
         if len(candidates) != 1:
             found = ", ".join(candidates or names) or "no files"
@@ -114,7 +114,7 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
     with open_bytes(path) as (raw, stream):
         try:
             header = _header(stream.readline(_MAX_HEADER_BYTES), path)
-            # An example takes a byte at least: that of its line's end.
+            # An example takes at least one byte: the end of its line.
             if header.points > (most := most_bytes(path)):
                 raise ValueError(
                     f"{path}:1: expected a header of at most as many examples as the file can have bytes, {most}; got "
@@ -172,7 +172,7 @@ def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
 
 
 def _stem(name: str) -> str | None:
-    """The name in small letters without .txt and compression; None if it is no text file."""
+    """The name in small letters, without .txt and the ending of compression; None if it is not a .txt file."""
     base, extension = os.path.splitext(name.lower())
     base, extension = os.path.splitext(base) if extension in MODULES else (base, extension)
     return base if extension == ".txt" else None

@@ -1,8 +1,8 @@
 """Diagnostics: how far sampled losses are from the full softmax, against the number of samples.
 
-``diagnose`` measures, ``table`` and ``draw`` show, ``pairs`` lists sampler x loss pairs. ``measure_staleness`` says how
-fast an adaptive sampler falls behind the model between refreshes, ``staleness_table`` and ``draw_staleness`` show it.
-``advise`` says which sampler, loss and optimizer suit one's own label counts.
+``diagnose`` measures this, ``table`` and ``draw`` show it, ``pairs`` lists sampler x loss pairs. ``measure_staleness``
+says how fast an adaptive sampler falls behind the model between refreshes, ``staleness_table`` and ``draw_staleness``
+show it. ``advise`` says which sampler, loss and optimizer suit your own label counts.
 """
 
 from candax.diagnostics.advising import Advice, Option, advise

@@ -1,4 +1,4 @@
-"""Advice: which sampler, number of candidates, loss and optimizer, from label counts and the steps' times here."""
+"""Advice: which sampler, number of candidates, loss and optimizer, from label counts and step times on this machine."""
 
 import dataclasses
 import os
@@ -12,9 +12,9 @@ from rich.table import Table
 from candax.checks import check_positive, checked
 from candax.diagnostics.step_times import StepTimes, time_steps
 
-# Float32, of values and of both moments of Adam.
+# Bytes of a float32, and how many there are: the value and both moments of Adam.
 _BYTES, _COPIES = 4, 3
-# Within this factor of each other two costs are not told apart: times of a shared machine vary as much.
+# Costs within this factor of each other count as equal: times on a shared machine vary as much.
 _UNSURE = 1.5
 _SHOWN = 14
 
@@ -28,9 +28,9 @@ class Option:
         num_sampled: S; all classes for the full softmax.
         milliseconds: of a step of the output layer on this machine.
         found: the chance that the label of an example, drawn by frequency, is among S candidates.
-        hits: how many of the candidates are an example's labels, in the mean.
-        variance: of an estimate of the softmax normaliser, relative to its square, under the model of ``advise``; NaN
-            where it depends on the class vectors.
+        hits: how many of the candidates are an example's labels, on average.
+        variance: of an estimate of the softmax normaliser, relative to the normaliser squared, under the model of
+            ``advise``; NaN where it depends on the class vectors.
         cost: milliseconds times (1 + variance)^2.
     """
 
@@ -49,14 +49,14 @@ class Advice:
 
     Attributes:
         options: all that were weighed, the best of each sampler first.
-        sampler: the one to take, by name; "full_softmax" for none.
+        sampler: the name of the one to take, or "full_softmax" if none is to be used.
         num_sampled: S.
-        loss: by name.
+        loss: its name.
         optimizer: of the class vectors: "lazy", "exact" or "dense".
         num_groups: candidate sets per batch.
         num_devices: over which to divide the classes.
         table_bytes: of class vectors, biases and Adam's moments.
-        reasons: for each of these, why.
+        reasons: why, for each choice by name.
         unsure: what the advice cannot know, and how to find out.
         snippet: code to paste.
     """
@@ -104,17 +104,17 @@ def advise(
         cost = time per step * (1 + V)^2,    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
 
     where V is the relative variance of the estimated normaliser. This is a rule of thumb: noise asks for 1 + V times as
-    many steps, and the logarithm of a noisy sum is off by about V / 2 nats, which is charged once more. P(c) is a
-    **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn by frequency p, and half is
-    spread by frequency: E[P^2] = (p + 3 p^2) / 4. What samplers know of the embedding is no part of it, so the variance
-    of ``midx`` is not given: ``diagnose`` measures it on your own model.
+    many steps, and the logarithm of a noisy sum is off by about V / 2 nats, for which 1 + V is charged once more. P(c)
+    is a **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn by frequency p, and
+    half is spread by frequency: E[P^2] = (p + 3 p^2) / 4. The model leaves out what samplers know of the embedding, so
+    the variance of ``midx`` is not given: ``diagnose`` measures it on your own model.
 
     Args:
         counts: label frequencies.
         dim: of class vectors.
         batch_size: examples per step.
-        labels_per_example: in the mean.
-        memory_bytes: of one device; None: what the device says, or the machine's memory.
+        labels_per_example: on average.
+        memory_bytes: of one device; None: what the device reports, or the machine's memory.
         seconds: for the measurements, besides compiling.
         device: to measure on; None: the default one.
 
@@ -195,7 +195,7 @@ def advise(
     )
     table_bytes = len(p) * (dim + 1) * _BYTES * _COPIES
     memory = memory_bytes or _memory(device)
-    # Half of it is left to the model and its activations.
+    # Half of the memory is left to the model and its activations.
     devices = 1 << max(0, int(np.ceil(np.log2(table_bytes / (memory / 2)))))
     reasons["devices"] = f"class vectors with Adam's moments take {_size(table_bytes)} of {_size(memory)} per device."
     return Advice(
@@ -214,7 +214,7 @@ def advise(
 
 
 def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTimes) -> tuple[Option, ...]:
-    """Samplers by numbers of samples; the best of each first, in the order of their cost."""
+    """Every sampler with every number of samples: first the best of each sampler, then the others, each by cost."""
     number = len(frequency)
     p = frequency / frequency.sum()
     rank = np.argsort(np.argsort(-frequency, kind="stable"), kind="stable")

@@ -1,4 +1,4 @@
-"""Checks of what a diagnosis is asked for, on the host."""
+"""Checks of the arguments of a diagnosis, on the host."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ def check_data(classes: Classes, embeddings: Array | np.ndarray, labels: Array |
 def check_settings(
     methods: Sequence[Method], num_sampled: Sequence[int], num_draws: int, top_k: int, num_valid: int
 ) -> None:
-    """Raises ValueError for numbers out of range and for what is there twice."""
+    """Raises ValueError for numbers out of range, and for methods or numbers of samples given twice."""
     if not methods or not num_sampled:
         raise ValueError(
             f"expected a method and a number of samples, got {len(methods)} methods, {len(num_sampled)} numbers."

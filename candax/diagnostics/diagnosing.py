@@ -18,7 +18,7 @@ from candax.diagnostics.methods import Method
 from candax.diagnostics.result import MEASURES, Diagnostics
 from candax.diagnostics.statistics import Measure
 
-# Draws a call, between which progress is reported; the largest divisor of the draws up to this is taken.
+# A compiled call makes at most this many draws, a divisor of half of them all; progress is reported after each call.
 _MOST_DRAWS_A_CALL = 32
 
 Progress = Callable[[int, int], None]
@@ -42,7 +42,7 @@ def diagnose(
 
     For each method and number of samples, ``num_draws`` candidate sets are drawn for the batch. Each gives an estimate
     of every example's log Z (the loss plus the mean of the true logits), of Z, and of p(true), and a gradient of the
-    mean loss to embeddings and to class vectors with biases. What is measured of them is listed at ``Diagnostics``.
+    mean loss to embeddings and to class vectors with biases. ``Diagnostics`` lists what is measured of these.
 
     The gradient's bias is measured without the noise that its norm would count as bias: inner products of deviations
     from two independent halves of the draws. At equal numbers of samples all methods draw with the same keys, so that
@@ -59,13 +59,13 @@ def diagnose(
         embeddings: [B, dim], of the examples, which share candidate sets as a batch in training does.
         labels: [B, T], their true classes: distinct within an example, -1 pads, at least one each.
         methods: from ``pairs``, say.
-        num_sampled: what each method's sampler is asked for.
+        num_sampled: the numbers of samples that each method's sampler is asked for.
         num_draws: even, 4 or more; standard errors fall with its root.
         key: equal keys give equal results.
-        top_k: of how many best classes to report the share held.
+        top_k: of how many best classes to report the share that the candidates hold.
         new_index: whether samplers whose law holds over the construction of an index (``facts.law_over`` is "index")
             build a new one for every draw. False: the bias is that of one index.
-        progress: called with the number of draws made so far and of all draws.
+        progress: called with the number of draws made so far and the number of all draws.
 
     Returns:
         A ``Diagnostics``.
@@ -154,7 +154,7 @@ def _halves(
     run: Draws, state: State, keys: Key[Array, "2 H"], query: Query, exact: Exact, report: Callable[[int], None]
 ) -> tuple[Draw, Draw]:
     """Both halves of the draws, the second compared with the mean gradient of the first."""
-    # The first half has nothing earlier to be compared with.
+    # The first half has no earlier draws to be compared with: the exact gradient takes their place.
     total, first = _half(run, state, keys[0], query, exact, exact.gradients, report)
     earlier = jax.tree.map(lambda total: total / keys.shape[1], total)
     _, second = _half(run, state, keys[1], query, exact, earlier, lambda draws: report(keys.shape[1] + draws))

@@ -1,4 +1,4 @@
-"""What one draw of candidates makes of a batch, beside what all classes say: compiled, many draws a call."""
+"""Losses and gradients of a batch from drawn candidates, beside those from all classes; many draws per call."""
 
 import dataclasses
 import time
@@ -26,20 +26,20 @@ _TIMED = 10
 
 
 class Gradients(NamedTuple):
-    """Gradients of a mean loss; ``classes`` are those of class vectors and, as a last column, of biases, if any."""
+    """Gradients of a mean loss; ``classes`` are those to class vectors and, as a last column, to biases, if any."""
 
     embeddings: Float[Array, "B dim"]
     classes: Float[Array, "rows columns"]
 
 
 class Exact(NamedTuple):
-    """What all classes say of a batch.
+    """What comes of a batch if all classes are scored.
 
     Attributes:
         log_normalizer: log Z.
         mean_true: mean of the true logits.
         top_ids: the best classes.
-        top_counts: these of them count: they are classes at all, and no labels of the example.
+        top_counts: which of these count: those that are classes at all, and not labels of the example.
         gradients: of the mean full softmax loss.
     """
 
@@ -78,7 +78,7 @@ class Draw(NamedTuple):
 
 
 def gradient(sampler: Sampler, loss: Loss, num_classes: int, state: State, key: KeyArray, query: Query) -> Any:
-    """What a training step has of a draw: mean loss with candidates, losses and logits, and its gradients by row."""
+    """What a training step makes of a draw: mean loss (with candidates, losses and logits) and its gradients by row."""
     classes = query.classes
     tables = {"vectors": classes.vectors} | ({} if classes.biases is None else {"biases": classes.biases})
 
@@ -163,22 +163,22 @@ def _columns(vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None) 
 
 
 def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: bool, own_labels: bool = False) -> Draws:
-    """Compiles a sampler and a loss into a function of keys that makes one draw for each, one after the other.
+    """Compiles a sampler and a loss into a function of keys that makes one draw per key, one after the other.
 
-    Beside the draws, the function adds their gradients up: ``totals`` in and out. It holds gradients of one draw as
-    rows, so that its cost and memory, those of the totals aside, are about those of a training step.
+    The function also adds the gradients of the draws to ``totals``. It holds the gradients of one draw as rows, so that
+    apart from the totals its cost and memory are about those of a training step.
 
     Args:
         sampler: any.
         loss: any on ``SampledLogits``.
         num_classes: valid classes.
         new_index: whether every draw builds a state of its own from all classes.
-        own_labels: whether every draw has labels of its own too, from the softmax of the model, and the loss sees
-            log-probabilities: logits without a constant for each example, which is where nce has its optimum.
+        own_labels: whether every draw also draws labels, from the softmax of the model. The loss then sees
+            log-probabilities, that is logits less each example's log Z, which is where nce has its optimum.
 
     Returns:
-        A function of the sampler's state, keys, the batch with its output layer, ``exactly`` of it, the totals so far
-        (donated), and the mean gradients of earlier draws.
+        A function of the sampler's state, keys, the batch with its output layer, what ``exactly`` gives for it, the
+        totals so far (donated), and the mean gradients of earlier draws.
     """
 
     def one(
@@ -232,7 +232,7 @@ def make_draws(sampler: Sampler, loss: Loss, *, num_classes: int, new_index: boo
 
 
 def _normalised(loss: Loss, log_normalizer: Float[Array, " B"]) -> Loss:
-    """A loss of logits less log Z: that of log-probabilities."""
+    """The loss of log-probabilities: of logits less log Z."""
 
     def of_log_probabilities(logits: SampledLogits) -> Float[Array, " B"]:
         log_z = log_normalizer[:, None]
@@ -242,7 +242,7 @@ def _normalised(loss: Loss, log_normalizer: Float[Array, " B"]) -> Loss:
 
 
 def _effective_sample_size(logits: SampledLogits) -> Float[Array, " B"]:
-    """(sum w)^2 / sum w^2, in logs, over the samples that are no hits."""
+    """(sum w)^2 / sum w^2, in logs, over the samples that are not hits."""
     keep = without_hits(logits)
     log_weight = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
     log_weight = jnp.where(keep, log_weight, 0.0)
@@ -276,8 +276,8 @@ def _closeness_of_rows(
 ) -> Closeness:
     """Closeness of a gradient that is 0 except in the rows ``ids``.
 
-    The rest is summed over the other rows instead of subtracted from the sum over all: where g has all of them, only
-    rounding would be left.
+    What the other rows add is summed directly. As the sum over all rows less that over ``ids`` it would be nothing but
+    rounding where ``ids`` are all rows.
     """
     touched = jnp.zeros(full.shape[0], bool).at[ids].set(True, mode="drop")
     drawn = _closeness(g, gather_rows(full, ids), gather_rows(earlier, ids))

@@ -39,12 +39,12 @@ class Profile:
 def profile(
     model: Classifier, optimizer: Optimizer, loss: Loss, batch: Any, *, period: int = 1, repeats: int = 5
 ) -> Profile:
-    """Times the parts and a whole step. Model and optimizer are used up.
+    """Times the parts and a whole step. Model and optimizer cannot be used afterwards.
 
     Args:
-        model: whose head has no biases; without a sampler all classes are scored.
-        optimizer: of the model, with one transformation for all.
-        loss: on ``SampledLogits``; that of the head, or what its loss over all classes is made of.
+        model: its head must have no biases; if the head has no sampler, all classes are scored.
+        optimizer: of the model, with one transformation for all parameters.
+        loss: on ``SampledLogits``: that of the head, or the one that its loss over all classes is made from.
         batch: to time with.
         period: steps between two builds of the sampler's state.
         repeats: timings behind each median.
@@ -72,9 +72,9 @@ def profile(
     milliseconds["backward"], (_, row_grads) = clock(backward, to_rows, to_sampled)
     ids = None if drawn is None else drawn.ids
     update = jax.jit(functools.partial(_update, tx, rowwise(tx), sampler), donate_argnums=(0, 1, 2))
-    # Donated tables of a query cannot be read: what follows rows gets the others' alone.
+    # The table is donated, so the query must not hold it too: a sampler's update sees the new rows only.
     without_table = dataclasses.replace(query, classes=dataclasses.replace(classes, vectors=jnp.zeros((0, 1))))
-    # Copies: the state is timed as a whole below.
+    # Copies, which are donated: a whole step is timed with the originals below.
     own = jax.tree.map(jnp.array, (classes.vectors, rowwise(tx).init(classes.vectors), state))
     milliseconds["update"] = _donated_ms(lambda own: update(*own, row_grads, ids, key, without_table), own, repeats)
     del own, logits, to_rows, rest, to_logits, to_sampled, query, drawn
@@ -87,7 +87,7 @@ def profile(
     size = sum(leaf.nbytes for leaf in jax.tree.leaves((classes, optimizer.table_states.get_value(), state)))
     del classes, state
     graph, arrays = nnx.split((model, optimizer))
-    # A step frees its arrays, and some may be in two places.
+    # Copies, because a step donates its arrays, and some may be in two places.
     arrays = jax.tree.map(jnp.array, arrays)
     step = compiled_step(loss_of_labels, 1).lower(Graph(graph), arrays, batch).compile()
     ms_per_step = _donated_ms(lambda arrays: step(arrays, batch)[0], arrays, repeats)
@@ -157,7 +157,7 @@ def _forward(
     labels: Int[Array, "B T"],
     drawn: _Drawn | None,
 ) -> tuple[tuple[Array, Array], Any, SampledLogits]:
-    """True and sampled logits, the way back to embeddings and rows, and the rest of what a loss sees."""
+    """True and sampled logits, their vjp to embeddings and rows, and the rest of what a loss sees."""
 
     def scored(embeddings: Array, rows: Array) -> tuple[tuple[Array, Array], SampledLogits]:
         embeddings = as_scored(embeddings, classes.normalized)
@@ -172,7 +172,7 @@ def _forward(
 
 
 def _loss(loss: Loss, logits: tuple[Array, Array], rest: SampledLogits) -> Any:
-    """The way back from the mean loss to the logits, with what it remembers."""
+    """The vjp of the mean loss to the logits, with its residuals."""
 
     def mean(logits: tuple[Array, Array]) -> Array:
         return jnp.mean(loss(dataclasses.replace(rest, true=logits[0], sampled=logits[1])))

@@ -75,5 +75,5 @@ def _less(measure: Measure, other: Measure) -> Measure:
 
 
 def _divided(measure: Measure, by: float) -> Measure:
-    """A measure relative to what it measures; nan where that is 0."""
+    """A measure divided by the size of what it measures; nan where that is 0."""
     return Measure(*(np.asarray(part / by if by > 0 else np.nan * part) for part in measure))

@@ -45,7 +45,7 @@ class Method:
 
     @property
     def likelihood(self) -> bool:
-        """``is_likelihood``, or what is known of the loss where that is None."""
+        """``is_likelihood``, or what is known of the loss if ``is_likelihood`` is None."""
         if self.is_likelihood is not None:
             return self.is_likelihood
         loss: Callable[..., object] = self.loss
@@ -63,7 +63,7 @@ def pairs(samplers: Mapping[str, Callable[[int], Sampler]], losses: Mapping[str,
         losses: name -> loss.
 
     Returns:
-        One ``Method`` a pair, samplers first.
+        One ``Method`` per pair, sampler by sampler.
 
     Example:
         >>> import candax as cx

@@ -1,4 +1,4 @@
-"""How much the model gives each class, and how often samplers propose it: comparable once labels are left out.
+"""How probable each class is to the model, and how often samplers propose it: comparable once labels are left out.
 
 Weights are float64 [B, num_classes] in NumPy; ``without_labels`` makes distributions of them.
 """
@@ -16,12 +16,12 @@ from candax.samplers.common.keys import Near
 from candax.samplers.lsh.codes import HashFamily, check_bits, log_not_found
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
 
-# Query vectors that all classes are compared with at a time.
+# All classes are compared with so many query vectors at a time.
 _CHUNK = 32
 
 
 def model_weights(query: Query) -> Float[np.ndarray, "B num_classes"]:
-    """Those of the softmax, exp(embedding . vector_c + bias_c), up to a factor of each example."""
+    """The weights of the softmax, exp(embedding . vector_c + bias_c), up to a factor for each example."""
     classes = query.classes
     logits = query.embeddings @ classes.vectors.T
     logits = logits if classes.biases is None else logits + classes.biases
@@ -54,8 +54,8 @@ def lsh_inclusion(
 
     1 - prod over queries (1 - p^K)^L, with p the probability that one hash function gives a query and class c the same
     value. That is how often ``candax.samplers.lsh`` with the same arguments, ``capacity=None`` and ``num_groups=None``
-    has a class among its candidates, if it reads all L tables. Several labels of one example are taken for independent
-    queries; as they share their hash functions, they really find a little less than this says.
+    has a class among its candidates, if it reads all L tables. Several labels of one example count as independent
+    queries; because they share their hash functions, they really find a little less than this says.
 
     Args:
         query: examples with the classes as they are.
@@ -94,13 +94,13 @@ def lsh_inclusion(
 
 
 def _index(by: QueryVector, hash: HashFamily, near: Near) -> Index:
-    """One function in one table: here an index only says what is hashed of queries and of classes."""
+    """An index of one function in one table: it only serves to say what is hashed of queries and of classes."""
     return Index(by, hash, 1, 1, None, 1, "fifo", None, near)
 
 
 @cache
 def _init(hash: HashFamily, near: Near) -> Callable[[KeyArray, Classes], LSHState]:
-    """Compiled once for all that hash alike."""
+    """The function that builds the index: one for all that hash alike, so that it is compiled once."""
     return _index("embedding", hash, near).build
 
 
@@ -112,12 +112,12 @@ def _log_missed(
     vectors: Float[Array | np.ndarray, "Q dim"],
     rows: Float[Array, "num_classes dim"],
 ) -> Float[Array, "Q num_classes"]:
-    """How far from certain it is that a query finds a class: log (1 - p^K)^L."""
+    """The log probability that a query misses a class: log (1 - p^K)^L."""
     return log_not_found(num_hashes * hash.log_collision(jnp.asarray(vectors), rows), num_tables)
 
 
 def without_labels(weights: Float[np.ndarray, "B num_classes"], query: Query) -> Float[np.ndarray, "B num_classes"]:
-    """The distributions over the classes that are no labels, in proportion to weights; zeros where nothing is left."""
+    """The distributions over the classes that are not labels, in proportion to weights; zeros where nothing is left."""
     weights = weights.copy()
     labels = np.asarray(query.labels)
     example, place = np.nonzero(labels >= 0)
@@ -131,7 +131,7 @@ def total_variation(
 ) -> Float[np.ndarray, " B"]:
     """The distance of two distributions, sum_c max(p_c - q_c, 0): 0 if they are equal, 1 if they share no class.
 
-    Of zeros in the place of ``q``, where a sampler proposes nothing, it is 1.
+    Where a sampler proposes nothing, ``q`` is zeros and the distance is 1.
 
     Example:
         >>> total_variation(np.array([[0.5, 0.5, 0.0]]), np.array([[0.0, 0.5, 0.5]])).tolist()

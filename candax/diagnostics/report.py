@@ -70,7 +70,7 @@ def table(result: Diagnostics) -> Group:
     """Tables for a rich console: Z and log Z; p(true) and candidates; gradients; where training ends and its cost.
 
     1.234(5) is 1.234 with a standard error of 0.005, rounded up. All errors are root mean squares. Biases and errors of
-    Z and of gradients are relative, log Z is in nats. What is not shown stands in ``Diagnostics``.
+    Z and of gradients are relative, log Z is in nats. ``Diagnostics`` has the measures that are not shown.
     """
     about = (
         f"{result.num_classes:,} classes, {result.num_examples} examples, {result.num_draws} draws; top-k: "
@@ -100,7 +100,7 @@ def _table(result: Diagnostics, title: str, columns: dict[str, str]) -> Table:
         if not any(np.isfinite(getattr(result, field).value[m]).any() for field in columns):
             continue
         name = result.sampler_names[m] + "*" * result.only_this_batch[m]
-        # One row of many lines a method: the names take no more than their own width, and are not repeated.
+        # One row of many lines per method: the names take no more than their own width, and are not repeated.
         cells = ["\n".join(str(number) for number in result.num_sampled)]
         for field in columns:
             measure: Measure = getattr(result, field)
@@ -113,7 +113,7 @@ def _table(result: Diagnostics, title: str, columns: dict[str, str]) -> Table:
 def with_error(value: float, standard_error: float) -> str:
     """A number and, in brackets, its standard error in units of its last digit, rounded up; at most 10 characters.
 
-    Where the error is smaller than what there is room for, it shows as one unit of the last digit.
+    An error too small for the room there is shows as one unit of the last digit.
 
     Example:
         >>> with_error(-0.01234, 0.00031), with_error(123.4, 5.0), with_error(81234.0, 310.0), with_error(0.5, 0.0)
@@ -142,7 +142,7 @@ def draw(result: Diagnostics, path: Path) -> None:
     Samplers are told apart by colour and marker, losses by line. Bars are standard errors; on a logarithmic axis, what
     is 0 is not drawn.
     """
-    # Not above: pictures choose a drawing backend without a display, which importing candax must not do.
+    # Not imported above: pictures choose a drawing backend without a display, which importing candax must not do.
     from candax.pictures import colors, save_picture
 
     samplers, losses = (list(dict.fromkeys(names)) for names in (result.sampler_names, result.loss_names))

@@ -26,9 +26,9 @@ class Diagnostics:
         num_examples: examples that measures are means over.
         num_draws: draws of every method at every number of samples.
         top_k: how many best classes ``top_k_share`` asks for.
-        only_this_batch: [methods], the counts of this sampler are right over the choice of the batch only
-            (``facts.law_over`` is "batch"), which stayed fixed: bias here is that of these examples.
-        full_ms: milliseconds of the full softmax with its gradients, beside ``step_ms``.
+        only_this_batch: [methods], whether counts of this sampler are right only over the choice of the batch
+            (``facts.law_over`` is "batch"): as the batch stayed fixed, its biases are those of these examples.
+        full_ms: milliseconds of the full softmax with its gradients, to compare with ``step_ms``.
         num_candidates: candidates that an example sees, hits included, padding not.
         z_bias: E r - 1.
         z_variance: Var r.
@@ -50,12 +50,12 @@ class Diagnostics:
         class_gradient_error: the same.
         class_gradient_noise: the same.
         class_gradient_cosine: the same.
-        optimum_bias: |E g| over the root of E |g|^2, of class vectors and biases, where labels too are drawn: from the
-            model's own softmax, so that the full softmax's mean gradient is 0, and logits less log Z, which is where
-            nce has its optimum (others have it for any constant). 0 says that this loss leaves right
-            probabilities alone: its optimum is the right one. 0 where an estimate is negative.
+        optimum_bias: |E g| over the root of E |g|^2, of class vectors and biases, with labels drawn from the model's
+            own softmax, so that the full softmax's mean gradient is 0, and with log Z subtracted from logits, where nce
+            has its optimum (other losses have theirs at any constant). 0 says that this loss leaves right probabilities
+            alone: its optimum is the right one. Also 0 where the estimate of the square is negative.
         step_ms: milliseconds of a draw, its logits, loss and gradients; that of the full softmax is ``full_ms``.
-        effective_sample_size: (sum w)^2 / sum w^2 over the candidates that are no hits, w = exp(o) / expected count:
+        effective_sample_size: (sum w)^2 / sum w^2 over the candidates that are not hits, w = exp(o) / expected count:
             how many equally weighted samples these are worth; 0 without any.
         top_k_share: share of the exact ``top_k`` best classes of an example that are candidates. Labels do not count,
             on either side, because they are scored whatever was sampled; examples whose best classes are all labels
@@ -98,7 +98,7 @@ class Diagnostics:
     top_k_share: Measure
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One dictionary a method and number of samples, fit for JSON: nan is None.
+        """One dictionary for each method and number of samples, fit for JSON: nan becomes None.
 
         Returns:
             ``sampler``, ``loss``, ``num_sampled``, and of every measure ``<name>`` and ``<name>_standard_error``.

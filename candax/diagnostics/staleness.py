@@ -37,11 +37,11 @@ class Staleness:
 
     Attributes:
         steps: since the refresh; the first is 0.
-        recall: with the sampler's state as it is: refreshed at step 0, then only what its ``update`` made of it.
-        fresh_recall: with a state refreshed at that moment.
-        lost: the second minus the first, from the same draws: what staleness costs.
+        recall: with the sampler's state in training: refreshed at step 0, then changed by its ``update`` only.
+        fresh_recall: with a state refreshed at that time.
+        lost: ``fresh_recall`` minus ``recall``, with the same keys: what staleness costs.
         top_k: how many best classes.
-        num_examples: that were measured at each time.
+        num_examples: how many were measured at each time.
     """
 
     steps: Int[np.ndarray, " P"]
@@ -66,23 +66,23 @@ def measure_staleness(
 ) -> Staleness:
     """Refreshes a sampler, trains on without another refresh, and measures which of the best classes it still finds.
 
-    At step 0, then ``every`` so many steps and after the last, candidates are drawn for the ``measured`` batches twice:
-    with the sampler's state in training, and with a copy that is refreshed from the classes as they now are. All
-    refreshes use one key, and the two draws for a batch another one: a sampler with random parameters (the hash
-    functions of LSH) has the same ones in both, so that its ``lost`` recall is staleness and no luck. The recalls
-    themselves are those of one refresh; another ``key`` gives another one.
+    At step 0, then after each ``every`` steps and after the last, candidates are drawn twice for the ``measured``
+    batches: with the sampler's state in training, and with a copy that is refreshed from the classes as they now are.
+    All refreshes use one key, and both draws for a batch use another one: a sampler with random parameters (the hash
+    functions of LSH) has the same ones in both, so that its ``lost`` recall is due to staleness and not to luck. The
+    recalls themselves are those of one refresh; another ``key`` gives others.
 
     Standard errors are over the measured batches, which stand for all such batches and draws: the examples of one batch
     may share candidates, so they count as one observation.
 
     Cost, beside that of training: at each time a refresh, and for each measured batch the logits of all classes. The
-    sampler's schedule is not asked. Memory: two copies of the sampler's state and one of model and optimizer.
+    sampler's schedule is ignored. Memory: two copies of the sampler's state and one of model and optimizer.
 
     Args:
-        model: whose head has an adaptive sampler, as others lose nothing; where training stands. It is copied.
+        model: as training left it; its head's sampler should be adaptive, as others lose nothing. It is copied.
         optimizer: of the model, copied too.
         batches: what training goes on with, from the batch of step ``optimizer.step``.
-        measured: at least 2 batches, of test examples, say; their size is the one that candidates are drawn for.
+        measured: at least 2 batches, of test examples, say; candidates are drawn for batches of their size.
         num_steps: steps to train.
         every: steps between measurements.
         top_k: how many best classes.
@@ -203,7 +203,7 @@ def _check(head: Head, measured: Sequence[Any], num_steps: int, every: int, top_
 
 @checked
 def staleness_table(results: Mapping[str, Staleness]) -> Table:
-    """A table for a rich console: one block of lines a result, named by the keys; 0.12(3) has a standard error 0.03."""
+    """A table for a rich console, one block of lines per result, named by its key; 0.12(3) has standard error 0.03."""
     table = Table(title="recall of the best classes against steps since a refresh", box=SIMPLE, padding=0)
     table.add_column("")
     for heading in ("steps", "top-k", "recall", "refreshed", "lost"):

@@ -1,8 +1,8 @@
 """Means, variances and root mean squares over draws, with standard errors; NumPy in float64.
 
-The examples of a batch share their draws, so they are no independent observations: each statistic first averages over
-the examples within a draw, and its standard error comes from what is left of the variation from draw to draw. It is
-the error of a finite number of draws for *these* examples, not that of choosing them.
+The examples of a batch share their draws, so they are not independent observations: each statistic first averages over
+the examples within a draw, and its standard error comes from the variation that is left from draw to draw. This is the
+error of a finite number of draws for *these* examples, not that of choosing these examples.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ def mean(per_draw: Float[np.ndarray, " D"]) -> Measure:
         >>> mean(np.array([1.0, 3.0]))
         Measure(value=array(2.), standard_error=array(1.))
     """
-    # Less the first draw, so that nothing is left of draws that are all equal.
+    # The first draw is subtracted, so that draws that are all equal have a spread of exactly 0.
     spread = np.std(per_draw - per_draw[0], ddof=1)
     return Measure(np.asarray(per_draw.mean()), np.asarray(spread / np.sqrt(len(per_draw))))
 
@@ -53,7 +53,7 @@ def variance(values: Float[np.ndarray, "D B"]) -> Measure:
 
 
 def root(squares: Measure) -> Measure:
-    """The root of a mean square, by the delta method; 0 where that is 0.
+    """The root of a mean square, its error by the delta method; both are 0 where the mean square is 0.
 
     Example:
         >>> root(Measure(np.array(4.0), np.array(1.0)))
@@ -65,7 +65,7 @@ def root(squares: Measure) -> Measure:
 
 
 def clipped_root(squares: Measure) -> Measure:
-    """The root of an estimate of a square that noise can turn negative: 0 there.
+    """The root of an estimate of a square; 0 where noise has made the estimate negative.
 
     The delta method fails near 0, so the standard error is half the distance of the roots one standard error above and
     below.
@@ -81,7 +81,7 @@ def clipped_root(squares: Measure) -> Measure:
 
 
 def squared_bias(products: Float[np.ndarray, " H"]) -> Measure:
-    """|E g - g_full|^2 from products <g_d - g_full, m> of draws d with the mean deviation m of other draws, as many.
+    """|E g - g_full|^2 from products <g_d - g_full, m> of draws d, with m the mean deviation of as many other draws.
 
     |mean deviation|^2 would count the noise of the mean as bias; a product of two independent halves does not: it is
     unbiased, and may be negative. Its standard error is the square root of 2 times what the products of one half show,

@@ -1,4 +1,4 @@
-"""Times of training steps of an output layer on this machine, from shapes and label frequencies alone."""
+"""Times of training steps of an output layer on this machine, given only its shapes and label frequencies."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from candax.models.head import Head
 from candax.training.optimizer import Optimizer
 from candax.training.trainer import Graph, compiled_step
 
-# Classes that are really there when steps are timed.
+# Steps are timed with at most so many classes.
 _MOST_CLASSES = 1 << 16
 _FEW, _MANY = 256, 4096
 _LEAST_STEPS = 3
@@ -30,8 +30,8 @@ class StepTimes(NamedTuple):
 
     Attributes:
         full: over all classes.
-        sampled: of the static samplers, by the number of samples: at two of them, or one.
-        midx: the same of the multi-index sampler with a shared set.
+        sampled: of the static samplers, by number of samples: for one or two such numbers.
+        midx: of the multi-index sampler with a shared set, by number of samples.
         notes: what was not measured, but scaled.
     """
 
@@ -41,7 +41,7 @@ class StepTimes(NamedTuple):
     notes: tuple[str, ...]
 
     def of(self, num_sampled: int) -> float:
-        """Of the static samplers, on the line through what was measured; never below the shortest measured."""
+        """The time of static samplers, on the line through the measured times; never below the shortest of these."""
         sizes = sorted(self.sampled)
         first, last = self.sampled[sizes[0]], self.sampled[sizes[-1]]
         if len(sizes) == 1:
@@ -67,11 +67,11 @@ def time_steps(
     """Compiles and times the full step, static samplers and ``midx``, with Adam, on embeddings made at random.
 
     Args:
-        frequency: label counts; of more than 65,536 classes so many are taken, evenly by rank.
+        frequency: label counts; of more than 65,536 classes only that many are taken, evenly spaced by rank.
         dim: of class vectors.
         batch_size: examples.
         labels: per example.
-        seconds: for all measurements together, besides compiling; at least three steps are timed of each.
+        seconds: for all measurements together, besides compiling; at least three steps of each kind are timed.
         device: to measure on; None: the default one.
 
     Returns:
@@ -106,14 +106,14 @@ def time_steps(
 def _distinct(rng: np.random.Generator, frequency: np.ndarray, labels: int) -> np.ndarray:
     chances = frequency / frequency.sum()
     some = min(labels, int(np.count_nonzero(chances)))
-    # With distinct labels; large tables are drawn from by their running sum, which repeats at times.
+    # Drawn by the running sum, which suits large tables. Repeats are removed: an example may have fewer labels.
     found = np.unique(np.searchsorted(np.cumsum(chances), rng.random(some), side="right"))
     found = np.minimum(found, len(frequency) - 1)
     return np.pad(np.unique(found), (0, labels), constant_values=-1)[:labels].astype(np.int32)
 
 
 def _time(counts: np.ndarray, dim: int, batch: _Batch, sampler: Sampler | None, loss: Loss, seconds: float) -> float:
-    """The shortest time of a step of the compiled program that ``fit`` runs: others wait for what else is running."""
+    """The shortest time of a step of the compiled program that ``fit`` runs: longer ones include waits for others."""
     head = Head(len(counts), dim, sampler=sampler, loss=loss, counts=counts.astype(np.float32), rngs=nnx.Rngs(0))
     optimizer = Optimizer(head, optax.adam(1e-3))
     graph, arrays = nnx.split((head, optimizer))

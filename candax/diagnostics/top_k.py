@@ -10,9 +10,9 @@ from candax.base import Candidates
 def which_count(
     scores: Float[Array, "B k"], top_ids: Int[Array, "B k"], labels: Int[Array, "B T"]
 ) -> Bool[Array, "B k"]:
-    """Which of the best classes count: those that are classes at all (no score of -inf), and no labels of the example.
+    """Which of the best classes count: real classes (no score of -inf) that are not labels of the example.
 
-    Labels are scored whatever was sampled.
+    Labels do not count because they are scored whatever was sampled.
     """
     is_label = jnp.any(top_ids[:, :, None] == labels[:, None, :], axis=2)
     return (scores > -jnp.inf) & ~is_label
@@ -21,7 +21,7 @@ def which_count(
 def top_k_share(
     candidates: Candidates, top_ids: Int[Array, "B k"], top_counts: Bool[Array, "B k"]
 ) -> Float[Array, " B"]:
-    """The share of the best classes that count that are candidates, 0 where none of them counts."""
+    """Of those best classes that count, the share that are candidates; 0 where none of them counts."""
     groups, num_sampled = candidates.ids.shape
     batch_size, top_k = top_ids.shape
     if not num_sampled:

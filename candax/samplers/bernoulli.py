@@ -1,8 +1,8 @@
 """Bernoulli sampling: every class is included independently, with a probability of its own.
 
-Tossing a coin for every class would cost O(num_classes) a draw. Instead class c is included if at least one arrival of
-a Poisson process of rate -log(1 - b_c) comes: the total number of arrivals is one Poisson number, each arrival is a
-class drawn in proportion to the rates, and sorting removes what arrived twice. Classes with b_c = 1 form a fixed head.
+Tossing a coin for every class would cost O(num_classes) per draw. Instead class c arrives as a Poisson process of rate
+-log(1 - b_c), and is included if it arrives at least once: the total number of arrivals is one Poisson number, each
+arrival is a class drawn in proportion to the rates, and sorting removes repeats. Classes with b_c = 1 are always in.
 """
 
 import math
@@ -19,7 +19,7 @@ from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability
 
-# Probabilities from here on count as 1: a rate grows without bound near 1, and the arrivals need a buffer.
+# Probabilities of at least this count as 1: near 1 the rate grows without bound, but the buffer of arrivals is finite.
 CERTAIN = 0.99
 # So the rate of any other class is at most this many times its probability.
 _RATE_OVER_PROBABILITY = -math.log1p(-CERTAIN) / CERTAIN
@@ -27,9 +27,9 @@ _RATE_OVER_PROBABILITY = -math.log1p(-CERTAIN) / CERTAIN
 
 @pytree
 class BernoulliState:
-    """Rates of the tail as integer thresholds, their sum, the law of the number of arrivals, and the certain classes.
+    """The tail's rates as integer thresholds, their sum, the law of the number of arrivals, and the certain classes.
 
-    ``head`` is sorted and filled up with num_classes.
+    ``head``, the certain classes, is sorted and padded with num_classes.
     """
 
     thresholds: UInt32[Array, " num_classes"]
@@ -51,7 +51,7 @@ def probabilities_of_weights(weights: Float[Array, " n"], expected: float) -> Fl
         now = certain | (weights * scale_given(certain) >= 1)
         return now, jnp.sum(now) > jnp.sum(certain)
 
-    # Fixing at 1 what exceeds 1 frees nothing but raises the scale of the rest, so the certain classes only grow.
+    # Fixing at 1 what exceeds 1 leaves more for the rest and so raises their scale: the certain classes only grow.
     certain, _ = jax.lax.while_loop(lambda carry: carry[1], more, (jnp.zeros(weights.shape, bool), jnp.array(True)))
     return jnp.where(certain, 1.0, weights * scale_given(certain))
 
@@ -59,14 +59,14 @@ def probabilities_of_weights(weights: Float[Array, " n"], expected: float) -> Fl
 def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, " size"]:
     """Integer thresholds of the Poisson distribution over 0 ... size - 1.
 
-    Log probabilities are summed up from the mode outwards: summed from 0 they would be large numbers near it.
+    Log probabilities are summed from the mode outwards: summed from 0, they would be large numbers near the mode.
     """
     n = jnp.arange(size)
     mode = jnp.floor(rate)
     up = jnp.cumsum(jnp.where(n > mode, jnp.log(rate / jnp.maximum(n, 1)), 0.0))
     down = jnp.cumsum(jnp.where(n < mode, jnp.log((n + 1) / rate), 0.0)[::-1])[::-1]
     weights = jnp.exp(up + down)
-    # What is too unlikely for 32 bits gets no unit, so that a long buffer adds nothing to the tail.
+    # A positive weight always gets a unit. What is too unlikely for 32 bits gets weight 0, so a long tail adds nothing.
     return integer_thresholds(jnp.where(weights > 1e-12, weights, 0.0))
 
 
@@ -81,27 +81,28 @@ def bernoulli(
     num_slots: int | None = None,
     num_groups: int | None = 1,
 ) -> Sampler:
-    """Every class on its own, class c with probability b_c; log expected count log b_c (Horvitz-Thompson).
+    """Includes each class c independently with probability b_c; its log expected count is log b_c (Horvitz-Thompson).
 
-    Three ways to say b, with the frequency f_c = (counts_c + smoothing) / sum (counts + smoothing):
+    Three ways to give b, with the frequency f_c = (counts_c + smoothing) / sum (counts + smoothing):
 
     - ``expected``: b_c = min(1, scale * f_c^power), the scale such that b sums to ``expected`` candidates;
     - neither ``expected`` nor ``probability``: b_c = f_c^power (the paper's f^0.54);
     - ``probability``: a function from the classes to b.
 
     A b_c of 0.99 and above counts as 1; classes of count 0 have b = 0 unless smoothed. Where b would need more arrivals
-    than its slots can pay for (b sums to more than about ``num_slots``), all rates of classes with b_c < 1 are scaled
-    down. Reported is what is drawn, as integers of 32 bits per class: b_c = 1 - exp(-total_rate * units_c / sum units).
+    than there is room for (b sums to more than about ``num_slots``), the rates of all classes with b_c < 1 are scaled
+    down. The reported b_c is the one drawn, from 32-bit integers: b_c = 1 - exp(-total_rate * units_c / sum units).
 
-    If n > num_slots classes are included, a uniformly random subset of num_slots of them is returned, and every
-    expected count of that draw is b_c * num_slots / n: the one law holds whatever ``num_slots`` is. Given the n classes
-    each stays with probability num_slots / n.
+    If n > num_slots classes are included, a uniformly random subset of num_slots of them is returned. Given the n
+    classes, each stays with probability num_slots / n, so every expected count of that draw is b_c * num_slots / n, and
+    the one law holds whatever ``num_slots`` is.
 
-    A draw costs O(A log num_classes), A the arrival buffer, about 5 times the expected number at most.
+    A draw costs O(A log num_classes), A the arrival buffer: about 5 times ``expected`` (without it, ``num_slots``), at
+    least ``num_slots``.
 
     Args:
         expected: the number of candidates per group, on average.
-        power: of the counts; 0.54 is the paper's.
+        power: to which the counts are raised; 0.54 is the paper's.
         smoothing: added to every count.
         probability: ``Classes -> float32[num_classes]`` in [0, 1]; rows >= num_valid are ignored.
         num_slots: S, the size of the padded output. Default: ``expected`` plus six standard deviations plus 8.
@@ -170,7 +171,7 @@ def bernoulli(
         tail = jnp.minimum(b, CERTAIN).at[head].set(0.0, mode="drop")
         rates = -jnp.log1p(-tail)
         total = jnp.minimum(jnp.sum(rates), largest_rate)
-        rates = rates.at[0].add(jnp.where(total > 0, 0.0, 1.0))  # an empty tail: some table that is never used
+        rates = rates.at[0].add(jnp.where(total > 0, 0.0, 1.0))  # an empty tail needs a table too; it is never used
         return BernoulliState(integer_thresholds(rates), total, poisson_thresholds(total, buffer + 1), head)
 
     def draw_set(state: BernoulliState, key: KeyArray, num_classes: int) -> tuple[Array, Array, Array]:

@@ -37,7 +37,7 @@ def _join(
 
 
 def _law_over(parts: Sequence[Sampler]) -> Literal["draw", "index", "batch"]:
-    """What the expectation of all parts runs over: the widest."""
+    """What the expectation of the one law runs over for all parts together: the widest of theirs."""
     over = {part.facts.law_over for part in parts}
     return "batch" if "batch" in over else "index" if "index" in over else "draw"
 
@@ -47,8 +47,8 @@ def _law_over(parts: Sequence[Sampler]) -> Literal["draw", "index", "batch"]:
 def mixture(parts: Sequence[Sampler]) -> Sampler:
     """The candidates of all parts together; expected counts add: count(c) = sum_i count_i(c).
 
-    Each part is evaluated on the others' ids, which has a meaning only where counts do not depend on the draw. A class
-    that two parts return stands in the set twice. A refresh is due when it is for any part, and refreshes all.
+    Each part's counts are evaluated on the other parts' ids, too, so they must not depend on the draw. A class that two
+    parts return stands in the set twice. A refresh is due when any part is due, and refreshes all parts.
 
     Args:
         parts: at least one sampler, each with ``facts.draw_independent`` and with the same number of groups.
@@ -121,7 +121,7 @@ def _members(candidates: Candidates, ids: Int[Array, "G n"], num_classes: int) -
 
 
 def _spread(candidates: Candidates, groups: int) -> tuple[Int[Array, "G S"], Bool[Array, "G S"]]:
-    """Ids and mask for more groups: every set is repeated for the groups it is cut into."""
+    """Ids and mask for more groups: the set of each group is repeated for the groups that it is cut into."""
     times = groups // candidates.ids.shape[0]
     return jnp.repeat(candidates.ids, times, axis=0), jnp.repeat(candidates.mask, times, axis=0)
 
@@ -136,19 +136,19 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
     (sum_{c not in H} u(c)^2 / q(c) - (sum_{c not in H} u(c))^2) / S for a tail that draws S times from q. A naive
     concatenation of the two sets counts the head's classes twice.
 
-    What the head reports as its own counts plays no part: whatever chose the set, the sum over it is exact. The
-    numbers of groups may differ, where one divides the other: sets are repeated for the larger number.
+    The head's own counts are not used: however its set was chosen, the sum over that set is exact. The numbers of
+    groups may differ if one divides the other: the sets of fewer groups are repeated.
 
     Args:
         head: a sampler without replacement, such as ``top_k``.
-        tail: any sampler; with a tail that misses classes, so does the union.
+        tail: any sampler; if it misses classes, so does the union.
 
     Returns:
-        A ``Sampler``, the head's slots first; its state is the pair of states. A refresh is due when it is for either,
-        and refreshes both.
+        A ``Sampler`` whose sets begin with the head's slots; its state is the pair of states. A refresh is due when
+        either part is due, and refreshes both.
 
     Raises:
-        ValueError: for a head that may return a class twice, or when the numbers of groups do not divide.
+        ValueError: for a head that may return a class twice, or if neither number of groups divides the other.
 
     Example:
         >>> import jax, jax.numpy as jnp, candax as cx
@@ -216,14 +216,14 @@ def every(sampler: Sampler, schedule: int | Callable[[int], bool]) -> Sampler:
 
     Args:
         sampler: any sampler.
-        schedule: n: before step n, 2n, 3n ... (not before step 0, for which the state was just built); or a function
-            ``step -> bool``.
+        schedule: n refreshes before steps n, 2n, 3n ... (not before step 0, for which the state was just built); or a
+            function ``step -> bool``.
 
     Returns:
         A ``Sampler`` that differs in ``schedule`` only.
 
     Raises:
-        ValueError: if ``schedule`` is a number but no positive integer.
+        ValueError: if ``schedule`` is a number but not a positive integer.
 
     Example:
         >>> import candax as cx

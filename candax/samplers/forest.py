@@ -1,4 +1,4 @@
-"""Random trees over class vectors: built by halving, searched by going down all of them."""
+"""Random trees over class vectors: built by halving the classes, searched by going down every tree."""
 
 from typing import NamedTuple
 
@@ -16,19 +16,19 @@ from candax.samplers.common.selection import smallest
 from candax.samplers.common.thresholds import random_below
 from candax.samplers.lsh.edits import EMPTY
 
-# Numbers of class rows that are gathered at a time, by the build and by a search.
+# At most so many numbers of class rows are gathered at a time, by a build and by a search.
 _SCRATCH = 1 << 22
 
 
 @pytree
 class ForestState:
-    """The trees, all of one shape: node 1 is the root, 2 i and 2 i + 1 are what node i is halved into.
+    """The trees, all of one shape: node 1 is the root, and node i is halved into nodes 2 i and 2 i + 1.
 
     Attributes:
-        ids: the classes of every leaf; behind them ``EMPTY``.
-        pivots: the two classes between which a node lies.
-        thresholds: what is at least this far along the line from the second to the first goes right.
-        longest: the largest length of class vectors, where keys are extended by it.
+        ids: the classes of every leaf, padded with ``EMPTY``.
+        pivots: the two classes of each node; its line goes from the second to the first.
+        thresholds: at each node, whatever is at least this far along its line goes right.
+        longest: the largest length of class vectors, biases included; None unless keys are extended.
     """
 
     ids: Int[Array, "trees leaves leaf"]
@@ -38,7 +38,7 @@ class ForestState:
 
 
 class FoundClasses(NamedTuple):
-    """The best classes of each example, in falling order; where there are none the score is -inf and the id 0."""
+    """The best classes of each example, in falling order; slots without a class have score -inf and id 0."""
 
     scores: Float[Array, "B k"]
     ids: Int[Array, "B k"]
@@ -63,10 +63,10 @@ class Forest(NamedTuple):
         return (-(-num_classes // self.leaf_size) - 1).bit_length()
 
     def build(self, key: KeyArray, classes: Classes) -> ForestState:
-        """Random trees over all valid classes, one after the other, each by sorting the classes once per level.
+        """Builds random trees over all valid classes, one after the other, sorting the classes once per level.
 
-        O(num_trees * num_classes * dim * depth). Beside the state it holds some arrays of [num_classes], a share of
-        1 / leaf_size of the class table, and a few million numbers. To be jitted.
+        Takes O(num_trees * num_classes * dim * depth). Beside the state it needs memory for some arrays [num_classes],
+        for 1 / leaf_size of the class table, and for a few million numbers. To be jitted.
         """
         num_classes = classes.num_classes
         depth = self.depth(num_classes)
@@ -76,7 +76,7 @@ class Forest(NamedTuple):
         at_once = max(128, _SCRATCH // (3 * classes.vectors.shape[1]))
 
         def along(lines: Float[Array, "nodes width"], node: Int[Array, "num_classes"]) -> Float[Array, "num_classes"]:
-            """How far each class is along the line of its node: in the order of ids, so that the table is only read."""
+            """How far each class is along the line of its node; by id, so that the table is read in its own order."""
 
             def visit(far: Array, block: Block) -> Array:
                 keys = unit(class_keys(block.vectors, block.biases, longest))
@@ -125,14 +125,14 @@ class Forest(NamedTuple):
             embeddings: any number; some of them are searched at a time.
             classes: the output layer now.
             k: classes per embedding.
-            num_kept: how many are scored, at least k: those in most leaves; None: all.
-            by_votes: scores are the number of leaves a class is in, and not its logit.
+            num_kept: how many are scored, at least k: those that are in the most leaves; None: all.
+            by_votes: True: the score of a class is the number of leaves that it is in, not its logit.
 
         Returns:
             ``FoundClasses``.
         """
         depth = self.depth(classes.num_classes)
-        # Leaves are as short as the number of classes makes them; they are searched as if they were full.
+        # How long the leaves are depends on the number of classes; all are padded to leaf_size here.
         short_of = ((0, 0), (0, self.leaf_size - state.ids.shape[2]))
         total = self.num_trees * self.leaf_size
         kept = total if num_kept is None else min(max(k, num_kept), total)
@@ -165,7 +165,7 @@ class Forest(NamedTuple):
 
 
 def _line(classes: Classes, longest: Float[Array, ""] | None, pivots: Int[Array, "n 2"]) -> Float[Array, "n width"]:
-    """From the second to the first of two classes: their vectors, or what they are extended to, of length 1."""
+    """The line from the second to the first of two classes: the difference of their keys, each of length 1."""
     ids = jnp.where(pivots < classes.num_valid, pivots, 0)
     vectors = as_scored(classes.vectors[ids], classes.normalized)
     keys = unit(class_keys(vectors, None if classes.biases is None else classes.biases[ids], longest))
@@ -198,7 +198,7 @@ def _halves(
 
 
 def _two_of(key: KeyArray, number: Int[Array, " nodes"]) -> tuple[Int[Array, " nodes"], Int[Array, " nodes"]]:
-    """Two different ones of each node's places, at random; the same one where there is no other."""
+    """Two different random places of each node; the same place twice where there is only one."""
     key_one, key_other = jax.random.split(key)
     one = random_below(key_one, number.shape, jnp.maximum(number, 1)).astype(jnp.int32)
     step = random_below(key_other, number.shape, jnp.maximum(number - 1, 1)).astype(jnp.int32)
@@ -206,7 +206,7 @@ def _two_of(key: KeyArray, number: Int[Array, " nodes"]) -> tuple[Int[Array, " n
 
 
 def _distinct(ids: Int[Array, " n"]) -> tuple[Int[Array, " n"], Int[Array, " n"]]:
-    """Each id once, at the first of its places in rising order, with how often it came; 0 elsewhere and for ``EMPTY``.
+    """The ids in rising order, and at the first place of each how often it came; 0 elsewhere and for ``EMPTY``.
 
     Example:
         >>> import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Sample grouping: the examples of a group share what each of them retrieves, its labels, and a uniform fill."""
+"""Sample grouping: the examples of a group share what each of them retrieves, all their labels, and a uniform fill."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from candax.samplers.retrieved import retrieved
 def classes_per_example(num_sampled: int, batch_size: int, num_groups: int) -> int:
     """How many classes each example retrieves: k = C_sub g / B, rounded down, at least 1.
 
-    A group then has ``num_sampled`` of them if no class is found twice.
+    The examples of a group then retrieve about ``num_sampled`` classes together, if no class is found twice.
 
     Args:
         num_sampled: C_sub, classes per group.
@@ -49,8 +49,8 @@ def grouped(
 ) -> Sampler:
     """Groups of examples share exactly ``num_sampled`` distinct classes: the sample grouping of ANN Softmax.
 
-    A group's set is the union of what its examples retrieve and all their labels; free slots take uniformly random
-    other classes. If the union is too large, labels stay first, then the classes of best score.
+    A group's set is the union of what its examples retrieve and all their labels; the slots left free take uniformly
+    random other classes. If the union is too large, labels are kept first, then the classes of best score.
 
     **Expected counts.** Labels and retrieved classes in the set have count 1. With n of them and F = num_sampled - n
     free slots, every other class has count F / (num_valid - n), the probability that it is drawn. So, whatever was
@@ -60,13 +60,13 @@ def grouped(
     a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately.
 
     Args:
-        sampler: what finds classes for every example by itself, without replacement: a retriever (``ivf_index`` ...),
-            of whose classes the best of the group's examples come first, or a sampler (``top_k``, ``lsh_top_k`` ...)
-            that returns the best first, whose classes go by their slot.
+        sampler: finds classes for each example by itself, without replacement: a retriever (``ivf_index`` ...), whose
+            classes are ranked by score over all examples of the group, or a sampler (``top_k``, ``lsh_top_k`` ...) that
+            returns the best first, whose classes are ranked by slot.
         num_sampled: C_sub, slots per group; slots in excess of the number of valid classes are masked.
         num_groups: G, groups per batch (1: one shared set); None: one per example.
         k: how many classes a retriever is asked for per example; None: as many as fill a group if no class is found
-            twice, ``classes_per_example(num_sampled, batch size, num_groups)``. A sampler has its own.
+            twice, ``classes_per_example(num_sampled, batch size, num_groups)``. A sampler has a k of its own.
 
     Returns:
         A ``Sampler`` with the state, updates, refreshes and schedule of the given one.
@@ -87,8 +87,8 @@ def grouped(
         >>> [round(float(x), 3) for x in jnp.exp(counts)[0]]
         [1.0, 0.333, 1.0, 0.333, 0.333, 1.0]
 
-    Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), algorithm 2; what happens
-        on overflow is not said there.
+    Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Training (2021), algorithm 2; it does not
+        say what happens on overflow.
     """
     check_positive("num_sampled", num_sampled)
     check_positive("num_groups", num_groups, optional=True)
@@ -153,14 +153,14 @@ def _labels(query: Query, groups: int) -> Int[Array, "G labels"]:
 
 
 def _falling(scores: Float[Array, "G n"]) -> Array:
-    """Numbers of 32 bits that rise as scores fall, for any score but NaN; at least 1."""
+    """32-bit integers of at least 1 that rise as scores fall, for any score but NaN."""
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
     rising = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
     return jnp.maximum(~rising, 1)
 
 
 def _best(ids: Int[Array, "G n"], order: Array, num: int) -> Found:
-    """The distinct ids of each group; where they are more than ``num``, those of lowest order."""
+    """The distinct ids of each group; where there are more than ``num``, those of lowest ``order``."""
     ids, order = jax.lax.sort((ids, order), num_keys=2, dimension=1)
     # Equal ids stand together, the one of lowest order in front.
     first = _firsts(ids)
@@ -173,6 +173,6 @@ def _best(ids: Int[Array, "G n"], order: Array, num: int) -> Found:
 
 
 def _firsts(ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
-    """The first of each run of equal ids, none for ``EMPTY``."""
+    """True at the first of each run of equal ids, but not for ``EMPTY``."""
     changes = jnp.concatenate([jnp.ones_like(ids[:, :1], bool), ids[:, 1:] != ids[:, :-1]], axis=1)
     return changes & (ids != EMPTY)

@@ -89,22 +89,22 @@ def hashing_forest(
     """The best classes of those that share a leaf with the embedding in one of L random trees: HF softmax.
 
     A tree halves the classes until at most ``leaf_size`` are left: each node draws two of its classes at random, and
-    the hyperplane across the line between them, put where it halves the node, decides for classes and embeddings. All
-    vectors count by direction alone. An example goes down every tree; the classes of its L leaves, each once, are
+    halves its classes by a hyperplane orthogonal to the line between the two, which sends embeddings left or right too.
+    Only the directions of vectors count. An example goes down every tree; the distinct classes of its L leaves are
     ranked, and the k first are its candidates, each with expected count 1: like ``top_k`` it is deterministic given the
     trees, and nothing corrects for the classes outside. ``log_expected_count`` is 0 for the set and for the labels,
     -inf for others.
 
-    **tau.** ANN Softmax runs this with tau_cp = .9 without saying what that is. It is read here as the threshold of the
+    **tau.** ANN Softmax runs this with tau_cp = .9 without saying what that is. Here it is taken to be the threshold on
     cumulative probability by which the original paper's adaptive version (HF-A) chooses how many classes are active:
     with ``mass=0.9`` an example keeps only as many of its k best as hold 90 % of their softmax's probability, and at
     least one. The paper adapts one number over the course of training; here every example has its own, in every step.
 
-    **Unlike the paper**, a hyperplane lies at the median, and not half way between its two classes: so all trees have
-    the same depth and all leaves the same size within 1, arrays of a fixed size. Embeddings and class vectors are
-    divided by their length first, for a hyperplane off the origin means nothing to an embedding of another length.
-    Hyperplanes are stored as the two classes and the place: they follow the vectors of their classes, while classes
-    change leaves at refreshes only.
+    **Unlike the paper**, a hyperplane lies at the median and not half way between its two classes, so that all trees
+    have the same depth, all leaves the same size within 1, and all arrays a fixed size. Embeddings and class vectors
+    are divided by their length first, because a hyperplane off the origin means nothing to an embedding of another
+    length. A hyperplane is stored as its two classes and its place between them: it follows the vectors of these
+    classes, while classes change leaves at refreshes only.
 
     Cost: the state takes 4 L num_classes (1 + 3 / leaf_size) bytes or a little more. A draw compares an example with
     2 L log2(num_classes / leaf_size) class vectors and scores L * leaf_size of them, or ``num_kept``. Building sorts
@@ -114,13 +114,13 @@ def hashing_forest(
         k: slots per example; those in excess of the classes found are masked.
         num_trees: L.
         leaf_size: the most classes in a leaf.
-        num_kept: how many of the classes found are ranked by score: those with the most votes, a vote being a tree
-            that agrees. None: all.
-        order: what the k best are best by: "score", the logit, or "votes" (of equal votes those of lower id).
-        mass: tau_cp, in (0, 1]; None: all k.
-        scale: of the logits whose softmax ``mass`` is about: that of the margin, where logits are cosines.
-        near: "vector": trees are made of the class vectors' directions. "logit": of vectors extended by bias and length
-            so that near means of large logit; see ``candax.samplers.common.keys.class_keys``.
+        num_kept: how many of the classes found are ranked by score: those with the most votes, one from each tree that
+            finds the class. None: all.
+        order: what ranks the classes: "score", the logit, or "votes" (with equal votes, lower ids first).
+        mass: tau_cp, in (0, 1]; None: all k are kept.
+        scale: factor on the logits in the softmax of ``mass``: the margin's scale, where logits are cosines.
+        near: "vector": trees go by the class vectors' directions. "logit": by vectors extended by bias and length, so
+            that near classes have large logits; see ``candax.samplers.common.keys.class_keys``.
         schedule: when to build the trees anew: every so many steps (the paper's T), or ``(step) -> bool``.
 
     Returns:
@@ -158,7 +158,7 @@ def hashing_forest(
 
 
 def _holds_mass(scores: Float[Array, "B k"], mass: float) -> Array:
-    """Which of scores in falling order are needed for a share of their softmax: those before which it is not reached.
+    """Which scores, in falling order, are needed for ``mass`` of their softmax: those before which it is not reached.
 
     Example:
         >>> import jax.numpy as jnp

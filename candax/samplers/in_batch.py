@@ -11,7 +11,7 @@ from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts
 
-# From so many sets on, each of the others' labels, a step is many times slower than with one.
+# With this many sets or more, each of all other groups' labels, a step is many times slower than with one set.
 _MANY_SETS = 64
 
 
@@ -24,18 +24,18 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
     the label of several examples stands in the set as often (candidates with replacement).
 
     With one group (G = 1, S = B * T) the set is all labels of the batch; the head marks an example's own ones as hits.
-    What is left after a loss has removed them are the labels of B - 1 examples, so the estimate of the sum over the
-    other classes is too small by a factor of about 1 - 1/B. With G > 1 groups a group gets the labels of all *other*
-    groups (S = (B - B/G) * T), and nothing is left to remove but true coincidences: no such factor.
+    Once a loss has removed these, the labels of B - 1 examples are left, so the estimate of the sum over the other
+    classes is too small by a factor of about 1 - 1/B. With G > 1 groups a group gets the labels of all *other* groups
+    (S = (B - B/G) * T): only coincidental hits are removed, and there is no such factor.
 
-    The law holds over the batch, where the counts are those of the stream of examples, and where among examples with
-    m labels the labels have frequencies q too, for every m. With one label per example that is always so; with
-    several, it fails as far as the popular classes prefer examples with many (or few) labels. That labels are distinct
-    within an example does no harm. Nothing is random but the batch: the key is not used.
+    The one law holds over the choice of the batch, if the counts are those of the stream of examples, and if for every
+    m the labels of examples with m labels have frequencies q too. With one label per example the second is always so;
+    with several, it fails as far as popular classes prefer examples with many (or few) labels. It does no harm that
+    labels are distinct within an example. Only the batch is random: the key is not used.
 
     Args:
         num_groups: G, groups per batch (1: one shared set of all labels); None: one set per example, whose class
-            vectors are read once per example: for a batch of some hundreds that is many times slower, and a warning.
+            vectors are read once per example: with some hundreds of examples this is many times slower, and it warns.
 
     Returns:
         A ``Sampler``; its state is 4 bytes per class. Slots without a label, and labels of count 0, are masked.

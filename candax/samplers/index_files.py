@@ -19,7 +19,7 @@ from candax.samplers.lsh import dwta, lsh_index, simhash
 from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.top_k import exact_index
 
-# With the version: a change of what is written is a new kind of file.
+# The version is part of the name: when what is written changes, it becomes a new kind of file.
 _KIND = "candax index 1"
 _KINDS: dict[str, Callable[..., Retriever]] = {
     "exact": exact_index,
@@ -38,9 +38,9 @@ def save_index(
     """Writes an index, and the classes that it searches; readers see all of the file or none.
 
     Args:
-        path: of the file; its name is taken as it is.
+        path: of the file; no ending is added to its name.
         retriever: what built the state.
-        state: as built, or later.
+        state: as built, or as it became since.
         classes: the output layer. Its label counts are not written.
         with_classes: False: the index alone, for classes that are stored elsewhere, such as in a checkpoint.
 
@@ -59,7 +59,7 @@ def save_index(
     """
     check_state(retriever, state, classes)
     arrays = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
-    # Plain numbers: NumPy knows no bfloat16.
+    # As unsigned integers of the same width, because NumPy has no bfloat16.
     plain = {name: _plain(np.asarray(array)) for name, array in arrays.items()}
     header = {
         "kind": retriever.kind,
@@ -82,15 +82,15 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
 
     Args:
         path: of the file.
-        retriever: what the file must be an index of, with the same settings; needed for a kind of your own. None: it
-            is made as the file says.
+        retriever: the one whose index the file must hold, with the same settings; needed for a kind of your own. None:
+            it is made from the settings in the file.
 
     Returns:
         The retriever, its state, and the classes if they were saved.
 
     Raises:
-        ValueError: for a file that holds no index, one of another kind or of a newer version, a part of one, or one
-            that has been changed.
+        ValueError: for a file that holds no index, an index of another kind or a newer version, only a part of an
+            index, or an index that has been changed.
         FileNotFoundError: if there is no such file.
     """
     path = Path(path)
@@ -144,7 +144,7 @@ def _parts(classes: Classes) -> dict[str, jax.Array]:
 
 
 def check_state(retriever: Retriever, state: State, classes: Classes) -> None:
-    """Raises ValueError unless a state is such as the retriever builds for these classes."""
+    """Raises ValueError unless the state has the structure, shapes and types that the retriever would build."""
     built = jax.eval_shape(retriever.build, jax.random.key(0), classes)
 
     def shapes(tree: State) -> list[Any]:

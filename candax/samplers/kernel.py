@@ -1,4 +1,4 @@
-"""Kernel sampling: classes in proportion to a kernel of embedding and class vector, down a tree of summed features."""
+"""Kernel sampling: draws classes in proportion to a kernel of embedding and class vector, by a tree of feature sums."""
 
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -27,9 +27,9 @@ class KernelTree:
 
     Attributes:
         projection: of class vectors and embeddings to ``rank`` coordinates.
-        tables: of the features.
+        tables: what the features need, see ``Features``.
         projected: the class vectors, projected.
-        sums: of node i, whose children are 2i and 2i + 1; the root is node 1, and the last half are the leaves.
+        sums: the sum of each node i, with children 2i and 2i + 1; the root is node 1, and the last half are the leaves.
         num_valid: classes that can be drawn.
     """
 
@@ -56,33 +56,33 @@ def kernel(
 ) -> Sampler:
     """Classes in proportion to a kernel of the embedding and the class vector, q(c | e) ~ k(P e, P w_c).
 
-    * "quadratic": k(h, x) = alpha (h . x)^2 + 1, of D = rank (rank + 1) / 2 + 1 features;
+    * "quadratic": k(h, x) = alpha (h . x)^2 + 1, with D = rank (rank + 1) / 2 + 1 features;
     * "positive": k(h, x) = sum_i exp(v_i . h) exp(v_i . x - |x|^2 / 2) over D = ``num_features`` random directions
-      v_i, which is exp(h . x) but for noise. The cosine features of Rawat et al. estimate the same, and are below 0 at
-      times, where they are no chance; these never are, so that nothing has to be cut off.
+      v_i, which for each h is proportional to exp(h . x), but for noise. The cosine features of Rawat et al. estimate
+      the same, but are sometimes negative and then no probability; these never are, so that nothing has to be cut off.
 
-    P are the ``rank`` principal directions of the class vectors (without their mean taken away), found at a refresh.
-    As a kernel is an inner product of features, the sum over many classes is one too: a binary tree over runs of at
-    most ``leaf_size`` ids holds the sum of features of each node. A draw goes from the root to a leaf, to either child
-    by its share, and takes a class of the leaf by the kernel itself. A group draws from the mean of its examples'
-    distributions.
+    P projects on the ``rank`` principal directions of the class vectors (their mean is not subtracted), found at a
+    refresh. A kernel is an inner product of features, so its sum over many classes is one too: a binary tree over runs
+    of at most ``leaf_size`` ids holds the sum of features of each node. A draw goes from the root to a leaf, choosing
+    each child by its share, and takes a class of the leaf by the kernel itself. A group draws from the mean of its
+    examples' distributions.
 
-    The expected count is S k(c) / sum_c' k(c') exactly, in float32: each share on the way down is off by its rounding,
-    about 1e-6 of itself. The sums of changed rows follow each step, so that counts are those of the tree as it is;
-    projection and directions change at a refresh. Biases play no part.
+    The expected count is S k(c) / sum_c' k(c') exactly, in float32: each share on the way down has a rounding error of
+    about 1e-6 of itself. After each step the sums follow the changed rows, so that counts are those of the tree as it
+    is; projection and directions change at a refresh. Biases are not used.
 
     Cost: O(D log(num_classes / leaf_size) + leaf_size D) per draw, and the same plus O(leaf_size rank^2) per changed
-    row; memory of the state 4 rank bytes per class and 8 D per leaf: at rank 16 and leaves of 8 classes about 200 bytes
-    per class.
+    row. The state takes 4 rank bytes per class and 8 D bytes per leaf: at rank 16 and leaves of 8 classes about 200
+    bytes per class.
 
     Args:
         num_sampled: S, candidates per group.
         features: which kernel.
-        alpha: weight of the square, against 1 for every class ("quadratic").
-        rank: coordinates that are kept; None: all, and D grows with the square of dim.
+        alpha: weight of the square; the constant term has weight 1 ("quadratic").
+        rank: coordinates that are kept; None: all, so that D of "quadratic" grows with the square of dim.
         num_features: D of "positive".
-        leaf_size: classes per leaf, at most.
-        scale: of the logits, where they are cosines that a margin scales ("positive").
+        leaf_size: the most classes in a leaf.
+        scale: what a margin multiplies logits by, where these are cosines ("positive").
         schedule: when to refresh: every so many steps, or ``(step) -> bool``. None: after 50 steps, then exponentially
             rarer, see ``exponential_schedule``.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
@@ -125,8 +125,8 @@ def kernel(
     def of_leaves(
         projected: Float[Array, "num_classes rank"], leaves: Int[Array, " n"], stride: int, num_valid: Int[Array, ""]
     ) -> tuple[Int[Array, "n leaf"], Float[Array, "n leaf rank"], Bool[Array, "n leaf"]]:
-        """Ids, vectors and which are real."""
-        # As wide for any number of classes; ``stride`` classes of them are the leaf's.
+        """Ids and vectors in the slots of these leaves, and which slots hold a class."""
+        # The width is the same for any number of classes; the first ``stride`` slots are the leaf's.
         slot = jnp.arange(leaf_size, dtype=jnp.int32)
         ids = leaves[:, None] * stride + slot
         real = (slot < stride) & (ids < num_valid)
@@ -171,7 +171,7 @@ def kernel(
         return KernelTree(projection, tables, projected, sums, classes.num_valid.astype(jnp.int32))
 
     def shares(state: KernelTree, query: Query) -> Float[Array, "G features"]:
-        """The f of each group, for which f . (features of x) is the class's chance in one draw."""
+        """The f of each group: f . (features of x) is the chance of a class with vector x in one draw."""
         h = project(query.embeddings, state.projection, query.classes.normalized)
         each = made.of_query(state.tables, h)
         each = each / jnp.sum(each * state.sums[1], axis=1, keepdims=True)
@@ -184,11 +184,11 @@ def kernel(
 
         def down(level: Array, node: Int[Array, "G S"]) -> Int[Array, "G S"]:
             left = 2 * node
-            # Two gathers of one row each: pairs of rows would be copied to stand side by side.
+            # Two gathers of one row each: pairs of rows would first be copied to lie side by side.
             mass = [jnp.einsum("gsf,gf->gs", state.sums[left + side], f) for side in (0, 1)]
             smaller = (mass[1] < mass[0]).astype(jnp.int32)
             least, most = jnp.minimum(*mass), jnp.maximum(*mass)
-            # Compared with the smaller one, whose chance has all the bits of a small float.
+            # Compared with the smaller mass: near 0, floats are fine enough for small chances.
             bits = jax.random.bits(jax.random.fold_in(key, level), node.shape, jnp.uint32).astype(jnp.float32)
             taken = (bits + 0.5) * 2.0**-32 * (most + least) < least
             return left + jnp.where(taken, smaller, 1 - smaller)
@@ -202,7 +202,7 @@ def kernel(
         )
         running = jnp.cumsum(jnp.where(real, jnp.maximum(weights.reshape(rows, leaf_size), 0.0), 0.0), axis=1)
         point = jax.random.uniform(jax.random.fold_in(key, depth), (rows, 1)) * running[:, -1:]
-        # Rounding must not lead past the last class, nor to a leaf without any.
+        # Rounding must not lead past the last class of a leaf, nor to an invalid id from a leaf without classes.
         last = jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - 1, 0)
         place = jnp.minimum(jnp.sum(running <= point, axis=1, keepdims=True), last)
         found = jnp.take_along_axis(ids, place, axis=1).reshape(groups, num_sampled)
@@ -225,7 +225,7 @@ def kernel(
         del key
         number = row_ids.shape[0]
         depth, stride = _shape(state.projected.shape[0], leaf_size)
-        # Indices that are nowhere, each another one.
+        # Indices out of range, all different.
         nowhere = jnp.int32(1 << 30) + jnp.arange(number, dtype=jnp.int32)
         real = row_ids < state.num_valid
         x = project(rows, state.projection, query.classes.normalized)
@@ -259,7 +259,7 @@ def kernel(
 
 
 def _shape(num_classes: int, leaf_size: int) -> tuple[int, int]:
-    """The depth of the tree, with 2^depth leaves, and the classes of a leaf."""
+    """The depth of the tree, which has 2^depth leaves, and the number of classes per leaf."""
     depth = max(0, (-(-num_classes // leaf_size) - 1).bit_length())
     return depth, max(1, -(-num_classes // (1 << depth)))
 

@@ -27,7 +27,7 @@ from candax.samplers.common.groups import count_groups
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
 
-# Classes whose neighbours are looked for at a time.
+# The neighbours of so many classes are looked for at a time.
 _QUERIES = 1024
 
 
@@ -39,17 +39,17 @@ class _Neighbours(NamedTuple):
     block_size: int
 
     def nearest(self, classes: Classes, ids: Int[Array, " n"]) -> Int[Array, "n k"]:
-        """The nearest other classes of each, -1 where there are no more."""
+        """The nearest other classes of each id; -1 where there are no more."""
         by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
         vectors = jnp.where((ids < classes.num_valid)[:, None], classes.vectors[ids], 0)
         scores, found = streaming_top_k(vectors, by_cosine, self.num_neighbours + 1, block_size=self.block_size)
         found = jnp.where((scores > -jnp.inf) & (found != ids[:, None]), found, -1)
-        # A class need not be among its own k + 1 nearest: equal vectors come by id.
+        # A class need not be among its own k + 1 nearest: of equal vectors, those of lower ids come first.
         itself_last = jnp.argsort(found < 0, axis=1, stable=True)
         return jnp.take_along_axis(found, itself_last[:, : self.num_neighbours], axis=1)
 
     def build(self, key: KeyArray, classes: Classes) -> State:
-        """The neighbours of every class, if they are kept."""
+        """The neighbours of every class, if a graph is kept."""
         del key
         if not self.from_graph:
             return ()
@@ -73,7 +73,7 @@ class _Neighbours(NamedTuple):
         return found.reshape(query.labels.shape[0], -1)
 
     def search(self, state: State, query: Query, k: int) -> tuple[Array, Array]:
-        """Of the labels and their neighbours those of largest logit."""
+        """The k of largest logit among the labels and their neighbours."""
         ids, mask = _distinct(self.found(state, query))
         return best_of(query, jnp.where(mask, ids, -1), k)
 
@@ -84,8 +84,8 @@ def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int
     """The retriever of ``knn_label``: each example's labels and their nearest other classes, ranked by logit.
 
     Args:
-        num_neighbours: of each label.
-        from_graph: keep a graph of neighbours, which changes at refreshes only, or look for them in every search.
+        num_neighbours: how many, of each label.
+        from_graph: True: keep a graph of neighbours, which changes at refreshes only; False: find them in every search.
         block_size: the most classes scored at a time.
 
     Returns:
@@ -121,10 +121,10 @@ def knn_label(
 ) -> Sampler:
     """The labels of a group's examples and the k nearest other classes of each: KNN softmax.
 
-    Nearest is the largest cosine between class vectors, whatever their lengths, without biases. The set is the union
-    over the group's labels; a class that is a neighbour of several stands in it once, and the slots of repeats are
-    masked (S = (k + 1) * labels slots per group). Every member has expected count 1: the choice is deterministic,
-    nothing corrects for the classes outside, and the paper trains on it with ``losses.subset_softmax``.
+    The nearest classes are those of largest cosine between class vectors; lengths and biases play no part. The set is
+    the union over the group's labels; a class that is a neighbour of several labels stands in it once, and the slots of
+    repeats are masked (S = (k + 1) * labels slots per group). Every member has expected count 1: the choice is
+    deterministic, nothing corrects for the classes outside, and the paper trains with ``losses.subset_softmax``.
 
     Cost, with n classes: with ``from_graph`` the state is the graph, 4 n k bytes, as of the last refresh; building it
     scores all pairs, O(n^2 dim) time with ``[1024, block_size]`` logits at a time, so choose a ``schedule`` of an epoch
@@ -134,7 +134,7 @@ def knn_label(
     Args:
         k: neighbours per label. Those in excess of the other valid classes are masked.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
-        from_graph: keep a graph of neighbours, or look for them in every draw.
+        from_graph: True: keep a graph of neighbours; False: find them in every draw.
         schedule: when the loop rebuilds the graph, ``(step) -> bool``.
         block_size: the most classes scored at a time.
 
@@ -164,7 +164,7 @@ def knn_label(
 
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         del key
-        # Nobody asks for an order here, and so nothing is scored.
+        # No order is needed here, so nothing is scored.
         ids, mask = _distinct(index.found(state, query).reshape(count_groups(num_groups, query), -1))
         return Candidates(ids, jnp.zeros(ids.shape), mask)
 
@@ -172,7 +172,7 @@ def knn_label(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state, query
-        # Sorted, with repeats and free slots as -1 in front: see _distinct.
+        # Masked slots become -1, which sorts to the front; the other ids are distinct (see _distinct).
         held = jnp.where(candidates.mask, candidates.ids, -1)
         place = jnp.minimum(jax.vmap(jnp.searchsorted)(jnp.sort(held, axis=1), ids), held.shape[1] - 1)
         known = jnp.take_along_axis(jnp.sort(held, axis=1), place, axis=1) == ids

@@ -42,37 +42,38 @@ def learned_clusters(
     schedule: int | Callable[[int], bool] | None = None,
     num_groups: int | None = 1,
 ) -> Sampler:
-    """Classes of the clusters that a small trained generator expects for an embedding, by frequency within a cluster.
+    """Draws classes of the clusters that a small trained generator expects for an embedding, by frequency within these.
 
     q(c | e) = Q(k | e) u(c) / u(k) for a class c of cluster k, with u(c) ~ (counts(c) + smoothing)^power, u(k) its sum
-    over the cluster and
+    over the cluster, share = ``static_share`` and
 
         Q(k | e) = share u(k) + (1 - share) softmax_k(e . W_k + b_k + log u(k)).
 
     A group draws from the mean of its examples' distributions; the expected count is S times that, exactly: what is
     reported is what is drawn.
 
-    Each ``update`` is a step of Adam on the generator's cross entropy of the labels' clusters. It is an adversary: to a
-    model that must tell labels from candidates the hardest candidates are those distributed like labels, and that is
-    what the cross entropy makes of q. So a loss must correct for q (``nce``, ``css``, ``sampled_softmax``): under
-    ``negative_sampling`` the logits tend to log(p / q) - log k, and nothing would be left to learn.
+    Each ``update`` is a step of Adam on the generator's cross entropy of the labels' clusters. The generator is an
+    adversary: for a model that must tell labels from candidates, the hardest candidates are distributed like labels,
+    and the cross entropy makes q such a distribution. So a loss must correct for q (``nce``, ``css``,
+    ``sampled_softmax``): under ``negative_sampling`` with k negatives the logits tend to log(p / q) - log k, and
+    nothing would be left to learn.
 
     ``refresh`` makes clusters anew, by k-means on the directions of the class vectors, and starts the generator again
     from W_k = the mean class vector of cluster k and b = 0. Where class vectors are all zero there is one cluster, and
     draws are by frequency until the first refresh.
 
-    Cost: a draw and an update take O(B dim num_clusters) operations and O(log num_classes) a candidate; the state
-    16 bytes per class and 12 dim num_clusters.
+    Cost: a draw and an update take O(B dim num_clusters) operations and O(log num_classes) per candidate; the state
+    takes 16 bytes per class and 12 dim num_clusters bytes.
 
     Args:
         num_sampled: S, candidates per group.
         num_clusters: how many clusters.
         power: of the frequencies within a cluster.
         smoothing: added to every count before the power, above 0, so that every class can be drawn.
-        static_share: the share of draws by frequency alone; it bounds the weights of what the generator neglects.
+        static_share: the share of draws by frequency alone; it bounds the weights of classes the generator neglects.
         learning_rate: of the generator.
-        schedule: when to make clusters anew: every so many steps, or ``(step) -> bool``. None: after 50
-            steps, then exponentially rarer, see ``exponential_schedule``.
+        schedule: when to make clusters anew: every so many steps, or ``(step) -> bool``. None: after 50 steps, then
+            exponentially rarer, see ``exponential_schedule``.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:

@@ -1,8 +1,8 @@
 """Unigram frequencies learned from the stream of labels, for when nobody has counted them.
 
 A memory of labels is kept in sorted order: a uniformly random slot of it is a draw from the frequencies it holds, and
-binary search tells how often a class occurs in it. So the reported counts are exact, however old the memory is. (The
-draw would read a table of occurrences by class and the update would write it, so that the compiled step would copy it.)
+binary search tells how often a class occurs in it. So the reported counts are exact, however old the memory is. (A
+table of occurrences by class would be read by the draw and written by the update, so the compiled step would copy it.)
 """
 
 import jax
@@ -17,7 +17,7 @@ from candax.samplers.common.thresholds import random_below
 
 # Probabilities of the uniform part are multiples of this, so that float32 holds them exactly.
 _SHARE_UNITS = 1 << 20
-# "All labels so far" are at most this many; later ones are forgotten at that rate. Keeps the counter in int32.
+# Without decay the memory stands for at most so many labels, then forgets at that rate: the counter stays in int32.
 _LONGEST = 1 << 30
 _UNUSED = 2**31 - 1
 
@@ -72,7 +72,7 @@ def learned_unigram(
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:
-        A ``Sampler``; its state is 4 bytes a slot of memory. ``refresh`` keeps what was learned.
+        A ``Sampler``; its state is 4 bytes per slot of memory. ``refresh`` keeps what was learned.
 
     Raises:
         ValueError: for numbers out of range.

@@ -1,9 +1,9 @@
 """The log-uniform (Zipfian) sampler, exact to the last class of 10^8.
 
 The usual closed form floor(exp(u log(n + 1))) in float32 reaches only every eighth class near 10^8. Here ranks are cut
-into bins: one bin a rank up to 2048, then 1024 bins an octave. A bin is drawn by integer thresholds in proportion to
-its log-uniform mass and a rank uniformly within it, and what is reported is the probability of just that: it differs
-from log((k+2)/(k+1)) / log(n+1) by at most 0.05 %, and not at all from what is drawn.
+into bins: one bin per rank up to 2048, then 1024 bins per octave. A bin is drawn by integer thresholds in proportion to
+its log-uniform mass, then a rank uniformly within the bin, and the reported probability is that of this draw: it
+differs from log((k+2)/(k+1)) / log(n+1) by at most 0.05 %, and not at all from what is drawn.
 """
 
 import warnings
@@ -57,7 +57,7 @@ def log_uniform(
     """Classes by the rank k of their frequency, q(k) = log((k+2)/(k+1)) / log(num_valid+1): Zipf's law.
 
     Ranks are taken from ``Classes.counts`` (ties by id). Without counts ids are taken for ranks, as in TensorFlow, with
-    a warning: where they are not, the loss is still right, but rare classes are drawn often and frequent ones rarely.
+    a warning: if ids are not ranks, the loss is still right, but rare classes are drawn often and frequent ones rarely.
 
     Args:
         num_sampled: S, candidates per group.
@@ -115,7 +115,7 @@ def log_uniform(
     def log_prob(table: LogUniformTable, ids: Int[Array, "..."]) -> Float[Array, "..."]:
         rank = ids if table.rank_of_id is None else table.rank_of_id[ids]
         bins = jnp.searchsorted(table.starts, rank, side="right") - 1
-        bins = jnp.minimum(bins, table.thresholds.shape[0] - 1)  # of padding rows, which are no rank
+        bins = jnp.minimum(bins, table.thresholds.shape[0] - 1)  # padding rows have no rank
         width = jnp.maximum(table.starts[bins + 1] - table.starts[bins], 1)
         found = log_bin_probability(table.thresholds, bins) - jnp.log(width.astype(jnp.float32))
         return jnp.where(rank < table.num_valid, found, -jnp.inf)

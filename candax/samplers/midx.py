@@ -1,4 +1,4 @@
-"""Inverted multi-index: class vectors in K x K cells of two codewords, drawn by the embedding's codeword scores."""
+"""Inverted multi-index: classes lie in K x K cells of two codewords and are drawn by an embedding's codeword scores."""
 
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -21,7 +21,7 @@ from candax.samplers.lsh.schedules import exponential_schedule
 
 CodesOfMidx: TypeAlias = Literal["product", "residual"]
 
-# Codeword scores are taken from this far below the best one on: chances of cells stay within float32.
+# Codeword scores are cut this far below the best one, so that the chances of cells stay within float32.
 _REACH = 25.0
 
 
@@ -63,27 +63,27 @@ def midx(
 
         q(c | e) = Q(k1, k2 | e) u(c) / u(k1, k2),    Q(k1, k2 | e) ~ exp(scale e . (a_k1 + b_k2)) u(k1, k2).
 
-    This is the draw of k1 by its score and the mass of its cells, then of k2 given k1, then of a class within the cell;
-    the cell is drawn in one. A group draws from the mean of its examples' distributions. The expected count is S times
-    that, exactly and for every class, as what is reported is what is drawn, in whole numbers of 2^-32: with stale or
-    coarse codewords candidates get worse, and never the counts.
+    This is the same as drawing k1 by its score and the mass of its cells, then k2 given k1, then a class of the cell;
+    here k1 and k2 are drawn together. A group draws from the mean of its examples' distributions. The expected count is
+    S times that, exactly and for every class, because what is drawn is reported, in multiples of about 2^-32: stale or
+    coarse codewords make worse candidates, never wrong counts.
 
-    Cells change at a refresh only: codewords by k-means on at most ``points_per_codeword * K`` classes, and the nearest
-    codewords of every class. A cell then stands in one run of an array in the order of cells, of which single classes
-    could not leave; between refreshes the rows that change keep their cells. Codeword scores are cut 25 below the
-    best, so that no class is left out. Where the layer has biases, they are one more coordinate of what is quantised.
+    Cells change at a refresh only: k-means on at most ``points_per_codeword * K`` classes makes the codewords, and each
+    class goes to its nearest ones. Classes are stored in the order of their cells, so a single class cannot move: rows
+    that change between refreshes keep their cells. Codeword scores are cut 25 below the best, so that no class is left
+    out. Where the layer has biases, they are one more coordinate of what is quantised.
 
-    Cost: O(K dim + K^2) per example for the distribution over the cells, K^2 numbers per group of memory, and
-    O(log K + log num_classes) per draw; nothing grows with num_classes otherwise. A refresh takes O(num_classes K dim).
+    Cost: O(K dim + K^2) per example for the distribution over the cells, memory for K^2 numbers per group, and
+    O(log K + log num_classes) per draw; nothing else grows with num_classes. A refresh takes O(num_classes K dim).
 
     Args:
         num_sampled: S, candidates per group.
-        num_codewords: K, of each list.
+        num_codewords: K, in each list.
         codes: "product": the first codewords approximate the first half of the coordinates, the second ones the second
             half; "residual": the second codewords approximate what the first ones leave over.
         power: of the frequencies within and between cells; 0 weighs all classes alike and needs no counts.
         smoothing: added to every count before the power, above 0, so that every class can be drawn.
-        scale: of the logits, where they are cosines that a margin scales.
+        scale: what a margin multiplies logits by, where these are cosines.
         schedule: when to refresh: every so many steps, or ``(step) -> bool``. None: after 50 steps, then exponentially
             rarer, see ``exponential_schedule``.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
@@ -91,7 +91,7 @@ def midx(
         points_per_codeword: bounds the classes that an iteration of k-means looks at.
 
     Returns:
-        A ``Sampler``; its state is a ``MultiIndex``: 16 bytes per class, 4 K^2 and 8 K dim.
+        A ``Sampler``; its state is a ``MultiIndex`` of 16 bytes per class, 4 K^2 and 8 K dim bytes.
 
     Raises:
         ValueError: for numbers out of range; in ``init`` for invalid counts.
@@ -111,7 +111,7 @@ def midx(
 
     Source: Chen et al., Adaptive Sampled Softmax with Inverted Multi-Index (arXiv 2501.08563), and Fast Variational
         AutoEncoder with Inverted Multi-Index for Collaborative Filtering (WWW 2022); "MIDX-uni" is power 0,
-        "MIDX-pop" a power above. The mean over a group is ours.
+        "MIDX-pop" a power above 0. The mean over a group is ours.
     """
     for name, value in (
         ("num_sampled", num_sampled),

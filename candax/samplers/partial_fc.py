@@ -29,15 +29,15 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     """All labels of a group's examples, and uniformly drawn other classes up to exactly ``num_sampled`` distinct ids.
 
     With P distinct labels in the group and n valid classes, a label is a candidate for sure, any other class with
-    probability (S - P) / (n - P), without replacement. These are the counts that are reported, 0 and
-    log((S - P) / (n - P)): what is random is the fill, given the batch, and so given the batch the one law holds
-    exactly. A label of another example of the group is a sampled class like any other.
+    probability (S - P) / (n - P), without replacement. So the reported log counts are 0 and
+    log((S - P) / (n - P)): given the batch only the fill is random, so given the batch the one law holds exactly. A
+    label of another example of the group is a sampled class like any other.
 
     The published method trains on the candidates without a correction: that is ``losses.subset_softmax``, which reads
     no counts. With ``losses.css`` the same candidates estimate the full softmax.
 
     Where a group has more than S distinct labels, a uniformly drawn S of them are kept; labels then have count
-    log(S / P) and all other classes -inf. Choose S above the labels of a group.
+    log(S / P) and all other classes -inf. Choose S larger than the number of labels of a group.
 
     Args:
         num_sampled: S, candidates per group.
@@ -71,7 +71,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:
         key_fill, key_positives = jax.random.split(key)
         positives = _positives(query, count_groups(num_groups, query))
-        # Of S distinct uniform classes at least S - P are no labels, and the first of those are a uniform draw.
+        # Of S distinct uniform classes at least S - P are not labels, and the first S - P of these are a uniform draw.
         drawn = fill.sample(state, key_fill, query)
         is_free = drawn.mask & ~_is_positive(positives, drawn.ids)
         ids, mask = jax.vmap(_join)(_kept(key_positives, positives, num_sampled), drawn.ids, is_free)
@@ -123,7 +123,7 @@ def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, 
     if ids.shape[1] <= num_sampled:
         return ids
     order = jnp.where(ids < _NOWHERE, jax.random.uniform(key, ids.shape), 2.0)
-    # In their order by id where all are kept, whatever the key.
+    # Where all are kept, they stay in the order of their ids, whatever the key.
     order = jnp.where((positives.number > num_sampled)[:, None], order, jnp.arange(ids.shape[1]))
     return jnp.take_along_axis(ids, jnp.argsort(order, axis=1)[:, :num_sampled], axis=1)
 
@@ -131,7 +131,7 @@ def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, 
 def _join(
     positives: Int[Array, " K"], others: Int[Array, " S"], is_free: Bool[Array, " S"]
 ) -> tuple[Int[Array, " S"], Bool[Array, " S"]]:
-    """The positives, then the first others that are free: as many slots in all as there are others."""
+    """The positives, then the first ``others`` that are free, in as many slots as there are ``others``."""
     slots = others.shape[0]
     number = jnp.sum(positives < _NOWHERE)
     rank = number + jnp.cumsum(is_free) - 1

@@ -15,23 +15,23 @@ from candax.samplers.common.shares import divisible
 @checked
 @divisible("num_kept")
 def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler:
-    """Of a sampler's candidates ``num_kept`` per example, drawn in proportion to exp(logit) / expected count.
+    """Keeps ``num_kept`` of a sampler's candidates per example, drawn in proportion to exp(logit) / expected count.
 
     The pool of S candidates with expected counts n_s is scored once, without a gradient; W = sum_s exp(o_s) / n_s
-    estimates the softmax normaliser. Of the pool K slots are drawn with replacement, slot s with probability
-    exp(o_s) / (n_s W), by one stratified draw. What a gradient has to pass through are K rows per example, nearly as
-    good as K draws from the softmax itself where the pool is large.
+    estimates the softmax normaliser. K slots of the pool are drawn with replacement, slot s with probability
+    exp(o_s) / (n_s W), by one stratified draw. So gradients pass through K rows per example only, which are nearly as
+    good as K draws from the softmax itself if the pool is large.
 
     **Expected counts.** A class c has count K exp(o_c) / W: the expected sum of 1 / count over the slots that hold c is
     then the pool's own sum of 1 / n_s, so the one law holds for what is kept wherever it holds for the pool. The counts
-    depend on the draw (by W), and classes that the pool cannot hold have count 0.
+    depend on the draw (through W), and classes that the pool cannot hold have count 0.
 
-    A draw costs O(S * dim) per example. In float32, slots with less than about 1e-6 of W are drawn up to rounding.
+    A draw costs O(S * dim) per example. In float32, chances of slots with less than about 1e-6 of W are not exact.
 
     Args:
         sampler: draws the pool: any sampler, with shared sets or one per example (``retrieved`` too).
         num_kept: K, slots per example.
-        scale: of the logits o, where they are cosines that a margin scales.
+        scale: what a margin multiplies the logits o by, where these are cosines.
 
     Returns:
         A ``Sampler`` with one set per example, and the state, updates, refreshes and schedule of the given one.

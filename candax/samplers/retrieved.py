@@ -31,17 +31,17 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
     0, so nothing corrects for them and a loss sees a biased normalizer.
 
     The candidate set stands for the k best *and* the labels (a head scores true classes separately and marks hits), so
-    ``log_expected_count`` is 0 for both and -inf for every other class. So it is no part of a ``mixture``, which
+    ``log_expected_count`` is 0 for both and -inf for every other class. So it cannot be part of a ``mixture``, which
     adds counts: put it before a tail, ``with_tail``.
 
     Args:
-        retriever: finds them: ``exact_index``, ``ivf_index``, ``lsh_index``, ``forest_index``, ``label_index``, or one
-            of your own. A retriever also goes into ``grouped``; this sampler goes into ``with_tail`` and ``resampled``.
+        retriever: finds the classes: ``exact_index``, ``ivf_index``, ``lsh_index``, ``forest_index``, ``label_index``,
+            or your own. A retriever also goes into ``grouped``; this sampler goes into ``with_tail`` and ``resampled``.
         k: classes per example. Slots in excess of the classes found are masked.
         schedule: when the loop refreshes the index, ``(step) -> bool``.
 
     Returns:
-        A ``Sampler`` whose state is the index; the ``draw`` of its candidates are their scores.
+        A ``Sampler`` whose state is the index; the ``draw`` of its candidates holds their scores.
 
     Raises:
         ValueError: if ``k`` is not positive.

@@ -1,4 +1,4 @@
-"""Classes cut into shards, each with a sampler of its own classes: what many devices draw, on any number of them."""
+"""Classes cut into shards, each with a sampler of its own: what is drawn is the same on any number of devices."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,21 +22,21 @@ class _Shard(NamedTuple):
 
 @checked
 def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis: str = "classes") -> Sampler:
-    """A sampler that draws from ``num_shards`` equal runs of class ids, each by itself: an S-th of the samples each.
+    """A sampler that draws from each of ``num_shards`` equal runs of class ids by itself, as many samples from each.
 
     Each shard has its own state and its own key, sees the rows and the labels of its own classes, and draws
     ``S / num_shards`` of the S samples. For a class c of shard s the expected count is that of the shard's sampler.
-    What is drawn depends on ``num_shards`` and not on ``mesh``, which only says where the shards are worked on.
+    What is drawn depends on ``num_shards`` and not on ``mesh``, which only says which devices do the work.
 
     Args:
         sampler: one that can be divided (``sampler.share``), with the number of samples of all shards together.
-        num_shards: divides the rows of the class vectors and the numbers of samples.
-        mesh: devices over one axis of which the shards are dealt, each drawing from its own without communication;
+        num_shards: must divide the rows of the class vectors and the numbers of samples.
+        mesh: the shards are spread over one axis of it; each device draws from its own shards without communication.
             None: one shard after the other, on the device where the arrays are.
-        axis: of the mesh; its size divides ``num_shards``.
+        axis: the name of that axis; its size must divide ``num_shards``.
 
     Returns:
-        A ``Sampler`` of all classes; its state is that of every shard, stacked.
+        A ``Sampler`` of all classes; its state is the states of all shards, stacked.
 
     Raises:
         ValueError: for a sampler that cannot be divided, or numbers that do not fit.
@@ -95,7 +95,7 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         if mesh is None:
             return some(arguments, classes.num_valid, shared)
         over, everywhere = PartitionSpec(axis), PartitionSpec()
-        # Nobody differentiates samplers, and loops that start from constants would not pass the check.
+        # Samplers are never differentiated, and loops that start from constants would not pass the check (check_vma).
         mapped = jax.shard_map(
             some, mesh=mesh, in_specs=(over, everywhere, everywhere), out_specs=over, check_vma=False
         )
@@ -127,13 +127,13 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         def one(shard: _Shard, state: State, shared: Any) -> tuple[Array, Array, Array, Candidates]:
             key, embeddings, labels = shared
             found = part.sample(state, key_of(key, shard), query_of(shard, embeddings, labels))
-            # A shard without a class that could be drawn says so by its counts, or by ids that are no classes.
+            # A shard with no class to draw still returns candidates, with counts of 0 or invalid ids: mask these.
             mask = found.mask & (found.ids < shard.num_valid) & (found.log_expected_count > -jnp.inf)
             ids = jnp.where(mask, found.ids, 0) + shard.first
             return ids, jnp.where(mask, found.log_expected_count, 0.0), mask, found
 
         *stacked, found = for_each(one, query.classes, state, (key, query.embeddings, query.labels))
-        # Slots of a shard stand together, so that their second axis can lie over the devices.
+        # Slots of a shard stand together, so that the second axis can be sharded over the devices.
         ids, counts, mask = (jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1) for leaf in stacked)
         return Candidates(ids, counts, mask, draw=found)
 
@@ -155,7 +155,7 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
     def update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:
         def one(shard: _Shard, state: State, shared: Any) -> State:
             key, embeddings, labels, row_ids, rows = shared
-            # Ids are sorted: those of a shard are a run, moved to the front here.
+            # Row ids are sorted, so those of a shard are one run, which is moved to the front here.
             number, here = row_ids.shape[0], shard.classes.num_classes
             place = jnp.searchsorted(row_ids, shard.first) + jnp.arange(number)
             at = jnp.minimum(place, number - 1)

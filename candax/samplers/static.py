@@ -61,8 +61,8 @@ def static_sampler(
     """A sampler that draws ``num_sampled`` classes per group from one distribution, whatever the input.
 
     With replacement the expected count of class c is S q(c), known before the draw. Without, the candidates are the
-    first S distinct classes of a stream of draws, and the count is 1 - exp(-q(c) tau) with tau the arrival of the next
-    one (see ``distinct``); if the classes are equally likely it is the plain S / n.
+    first S distinct classes of a stream of draws, and the count is 1 - exp(-q(c) tau), where tau is the time at which
+    the next distinct class arrives (see ``distinct``); if the classes are equally likely it is simply S / n.
     """
     check_positive("num_sampled", num_sampled)
     check_positive("num_groups", num_groups, optional=True)
@@ -181,7 +181,7 @@ def unigram(
 
     Classes of count 0 are never drawn without smoothing, and their expected count is 0 (-inf in logs): a softmax
     trained with such a sampler never pushes them down. ``smoothing=1`` draws them as if seen once more.
-    Probabilities are multiples of about 2^-32, and the reported counts are those of the multiples that are drawn.
+    Probabilities are rounded to multiples of about 2^-32, and the reported counts are those of the rounded ones.
 
     Args:
         num_sampled: S, candidates per group.

@@ -12,7 +12,7 @@ from candax.samplers.retrieved import retrieved
 @checked
 @divisible()
 def exact_index(*, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
-    """No index at all, the retriever of ``top_k``: every search scores all classes, ``block_size`` at a time.
+    """The retriever of ``top_k``, without any index: every search scores all classes, ``block_size`` at a time.
 
     Raises ValueError if ``block_size`` is not positive.
 
@@ -43,11 +43,11 @@ def exact_index(*, block_size: int = DEFAULT_BLOCK_SIZE) -> Retriever:
 def top_k(k: int, *, block_size: int = DEFAULT_BLOCK_SIZE) -> Sampler:
     """The k classes with the highest logits of each example, found exactly: the papers' TopK softmax.
 
-    Candidates of example b: the k largest o_c = embeddings_b . vectors_c + biases_c over c < num_valid, one set an
+    Candidates of example b: the k largest o_c = embeddings_b . vectors_c + biases_c over c < num_valid, one set per
     example (G = B, S = k), each with expected count 1; see ``retrieved`` for what that means.
 
-    A step costs O(B * num_classes * dim): the one sampler whose cost grows with the number of classes, an oracle to
-    compare approximate retrieval with. Memory stays at ``[B, block_size]``.
+    A draw costs O(B * num_classes * dim), which grows with the number of classes: this is an oracle to compare
+    approximate retrieval with. Memory stays at ``[B, block_size]``.
 
     Args:
         k: classes per example. Slots in excess of the number of valid classes are masked.

@@ -1,4 +1,4 @@
-"""The laws of candax, for one's own: ``check_sampler``, ``check_retriever`` and ``check_loss``."""
+"""Checks of your own code against candax's laws: ``check_sampler``, ``check_retriever`` and ``check_loss``."""
 
 from candax.testing.broken import LawBroken
 from candax.testing.checking import check_loss, check_sampler
@@ -16,5 +16,5 @@ __all__ = [
     "check_sampler",
 ]
 
-# Tracebacks name it as users import it.
+# So that tracebacks name it as users import it.
 LawBroken.__module__ = __name__

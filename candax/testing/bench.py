@@ -14,13 +14,13 @@ from candax.base import Candidates, Classes, Query, Sampler
 from candax.testing.broken import Clock, LawBroken
 from candax.testing.problems import BATCH_SIZE, Support, every_valid_class, make_classes, make_query
 
-# Draws in one call of the compiled function that all laws but the one law use.
+# Draws per call of the compiled function, which serves all laws but the one law.
 DRAWS = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What ``check_sampler`` is told about a sampler; the meaning of each field is in its docstring."""
+    """What ``check_sampler`` is told about a sampler; its docstring explains each field."""
 
     support: Support = every_valid_class
     also_counted: Support | None = None
@@ -56,13 +56,13 @@ def build(sampler: Any) -> Sampler:
 
 
 class Bench:
-    """A sampler with what the laws ask of it; ``on`` gives the same one other classes without compiling anew."""
+    """A sampler with what the laws ask of it; ``on`` puts the same sampler on other classes without compiling anew."""
 
     def __init__(self, factory: Any, case: Case, clock: Clock) -> None:
         self.factory, self.case, self.clock = factory, case, clock
         self.sampler = build(factory)
         self.groups = BATCH_SIZE if case.num_groups is None else case.num_groups
-        # True: sample is compiled for all that it should ever be given.
+        # True: sample has been compiled for all that it should ever be given, and must not be traced again.
         self.complete = False
 
         def sample(*args: Any) -> Candidates:
@@ -79,7 +79,7 @@ class Bench:
             return count(found.ids, query), count(ids.astype(jnp.int32), query)
 
         self._many, self._one, self._stated = jax.jit(many), jax.jit(sample), jax.jit(stated)
-        # Op by op, each operation would be compiled by itself, in hundreds of programs.
+        # Jitted as a whole: otherwise each operation would be compiled by itself, in hundreds of programs.
         self.init, self.update, self.refresh = (
             jax.jit(function) for function in (self.sampler.init, self.sampler.update, self.sampler.refresh)
         )
@@ -106,7 +106,7 @@ class Bench:
         return support
 
     def _check_types(self) -> None:
-        """What is drawn is of the shapes and dtypes of ``Candidates``: all other laws rely on it."""
+        """What is drawn has the shapes and dtypes of ``Candidates``: all other laws rely on this."""
         found = jax.eval_shape(self.sampler.sample, self.state, jax.random.key(0), self.query)
         if not isinstance(found, Candidates):
             raise TypeError(f"sample: expected it to return candax.Candidates; it returned {type(found).__name__}")
@@ -144,7 +144,7 @@ class Bench:
         return self.many(13)
 
     def one(self, seed: int) -> Candidates:
-        """One draw. Rounding may differ from that of many draws at a time, and counts must agree to the last bit."""
+        """One draw. It may round differently from many draws at a time, and counts must agree to the last bit."""
         return self._one(self.state, jax.random.key(seed), self.query)
 
     def stated(self, found: Candidates) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class LawBroken(AssertionError):
-    """A sampler or a loss breaks a law, or the bound on time does not suffice to tell; the message says which."""
+    """A sampler, retriever or loss breaks a law, or there is not enough time to tell; the message says which."""
 
 
 class Law(NamedTuple):
@@ -16,7 +16,7 @@ class Law(NamedTuple):
         number: that of the law in candax's design, 0 for what the types of ``candax.base`` promise.
         says: the law, in one sentence.
         advice: what to look at when it is broken.
-        check: takes what is on the bench and raises ``LawBroken``, whose message says where and by how much.
+        check: takes the bench and raises ``LawBroken`` if the law is broken; the message says where and by how much.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The two functions that check a sampler or a loss of one's own against candax's laws."""
+"""The two functions that check a sampler or a loss of your own against candax's laws."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -37,7 +37,7 @@ def check_sampler(
     The one law, E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] = 1 for every class c that can be drawn, is
     tested with two gates: the mean is within 5 standard errors of 1, and 5 standard errors are less than ``delta``.
     What its expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" every draw has a new state,
-    with "batch" also a new batch. A gross fault ends it in seconds, and ``seconds`` bound it.
+    with "batch" also a new batch. A gross fault ends the test in seconds; ``seconds`` bounds its time.
 
     Args:
         factory: the sampler, or a function without arguments that returns it. Let it draw few samples (say 6), so
@@ -48,19 +48,19 @@ def check_sampler(
         num_groups: how many candidate sets it draws for the 4 examples (1, 2 or 4; None: one per example).
         delta: the relative bias that must be seen: 1 %, or more where every draw needs a new index.
         random: False for a sampler that draws the same candidates for every key.
-        cautious: True if ``facts`` promise less than what holds here: counts do not depend on the draw.
+        cautious: True if counts do not depend on the draw here although ``facts.draw_independent`` is False.
         cost_grows: True for a sampler that is meant to look at all classes: excuses it from law 5.
         fills_slots: False for a sampler without replacement that may leave slots empty though classes are left.
-        each_group: True: the one law for each group instead of for their average (up to 4 times as many draws).
+        each_group: True: test the one law for each group, not for their average (up to 4 times as many draws).
         num_valid: classes of the problem that can be drawn.
         num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
         laws: names of the laws to check, keys of ``candax.testing.SAMPLER_LAWS`` (default: all).
-        seconds: bound on the time; what is compiled when it ends is still finished.
+        seconds: bound on the time; a compilation under way at the end is still finished.
 
     Raises:
         LawBroken: a law is broken, or not decided in time. The message names the law, the class, by how much, and
             what to look at.
-        TypeError: ``factory`` is no sampler and returns none.
+        TypeError: ``factory`` is not a sampler and does not return one.
         ValueError: an argument is out of its range.
 
     Example:
@@ -118,14 +118,14 @@ def check_loss(
 
     Args:
         loss: ``SampledLogits -> float32[B]``, with its hyperparameters bound (``functools.partial``).
-        likelihood: True: it approximates the softmax negative log-likelihood. So with every class as a candidate and
-            expected count 1 it is the full softmax, adding a constant to all logits does not change it, and the
+        likelihood: True: the loss approximates the softmax negative log-likelihood. So with every class as a candidate
+            and expected count 1 it is the full softmax, adding a constant to all logits does not change it, and the
             gradient weights of an example are in [-1, 1] and sum to 0.
         unbiased_normaliser: True: E[exp(loss + mean true logit)] is the softmax normaliser, for any sampler that obeys
             the one law.
-        sampler: the sampler for that (default ``candax.samplers.log_uniform(6)``).
+        sampler: the sampler for that test (default ``candax.samplers.log_uniform(6)``).
         support: which classes that sampler can draw, as for ``check_sampler``.
-        num_groups: how many candidate sets it draws for 4 examples, as for ``check_sampler``.
+        num_groups: how many candidate sets that sampler draws for 4 examples, as for ``check_sampler``.
         num_valid: classes in that test.
         laws: names of the laws to check, keys of ``candax.testing.LOSS_LAWS`` (default: all that the loss promises).
         seconds: bound on the time.
@@ -152,7 +152,7 @@ def check_loss(
     _check_positive(seconds=seconds)
     promised = {"normaliser": unbiased_normaliser} | dict.fromkeys(LIKELIHOOD, likelihood)
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
-    # All others rely on it.
+    # All other laws rely on this one.
     names = ["shape", *(name for name in names if name != "shape")]
     case = Case(
         support=every_valid_class if support is None else support,

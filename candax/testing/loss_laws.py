@@ -55,7 +55,7 @@ class LossBench:
         return tuple(np.asarray(part) for part in self._value_and_gradient(logits))
 
     def values(self, logits: SampledLogits) -> np.ndarray:
-        """The loss [B]; logits of the usual shape need nothing compiled that the gradient has not."""
+        """The loss [B]; for logits of the usual shape, by the program already compiled for gradients."""
         usual = logits.sampled.shape == (B, S)
         return self.value_and_gradient(logits)[0] if usual else np.asarray(self._values(logits))
 
@@ -85,7 +85,7 @@ def check_shape(bench: LossBench) -> None:
 
 
 def check_full_coverage(bench: LossBench) -> None:
-    """Law 3: with every class as a candidate and expected count 1: the full softmax, value and gradient."""
+    """Law 3: with every class as a candidate and expected count 1, a likelihood is the full softmax, with gradients."""
     classes = make_classes(num_valid=20, num_classes=20)
     query = make_query(jax.random.key(3), classes, batch_size=6)
     everything = jnp.arange(20, dtype=jnp.int32)[None]
@@ -125,7 +125,7 @@ def check_gradient_weights(bench: LossBench) -> None:
         _, of_true, of_sampled = bench.value_and_gradient(logits)
         largest = np.max(np.abs(of_true))
         _all(np.abs(of_true) <= 1 + 1e-6, f"the weight of a label is outside [-1, 1] (the largest is {largest:.6g})")
-        # A class may stand in several slots; weights of sampled classes are >= 0, so that all slots together bound it.
+        # A class may stand in several slots. As sampled weights are >= 0, the sum over all slots bounds each class's.
         _all(of_sampled >= 0, f"the weight of a sampled class is below 0 (the least is {np.min(of_sampled):.6g})")
         largest = np.max(of_sampled.sum(axis=1))
         _all(of_sampled.sum(axis=1) <= 1 + 1e-6, f"the weights of the samples are above 1 together ({largest:.6g})")
@@ -155,7 +155,7 @@ def check_masked(bench: LossBench) -> None:
 
 
 def check_finite(bench: LossBench) -> None:
-    """Law 4 at no candidates, all hits, impossible classes, extreme logits; an example without labels costs nothing."""
+    """Law 4 without candidates, with only hits, impossible classes or extreme logits; without labels the loss is 0."""
     logits = make_logits(1)
     none = jnp.zeros((B, S), bool)
     impossible = jnp.full((B, T), -jnp.inf), jnp.full((B, S), -jnp.inf)
@@ -201,7 +201,7 @@ def check_order(bench: LossBench) -> None:
 
 
 def check_alone(bench: LossBench) -> None:
-    """What an example costs does not depend on the rest of the batch."""
+    """The loss of an example does not depend on the rest of the batch."""
     logits = make_logits(3)
     alone = [bench.values(jax.tree.map(lambda field, b=b: field[b : b + 1], logits)) for b in range(B)]
     _close(np.concatenate(alone), bench.values(logits), 1e-5, 1e-6, "the loss of an example without the others")

@@ -1,4 +1,4 @@
-"""The law of a loss and a sampler together: the softmax normaliser without bias."""
+"""The law of a loss and a sampler together: they estimate the softmax normaliser without bias."""
 
 from typing import TYPE_CHECKING
 

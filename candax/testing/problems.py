@@ -12,8 +12,8 @@ from candax.base import Candidates, Classes, Query, SampledLogits
 Support = Callable[[Classes, Query, int], np.ndarray]
 
 DIM, BATCH_SIZE, NUM_LABELS = 4, 4, 3
-# Not ranked by id, ties, and three classes that were never seen. Behind the valid ones come padding rows whose vectors
-# are NaN and whose counts are large: a sampler that looks at either is found out.
+# Not ranked by id, with ties and three classes that were never seen. Behind the valid classes come padding rows with
+# NaN vectors and large counts: a sampler that looks at either is found out.
 _COUNTS = [5, 0, 3, 12, 1, 1, 7, 0, 2, 9, 4, 4, 6, 2, 10, 3, 0, 8, 1, 11, 5]
 
 
@@ -61,7 +61,7 @@ def make_query(key: jax.Array, classes: Classes, batch_size: int = BATCH_SIZE) -
 def make_logits(
     seed: int, *, scale: float = 2.0, batch_size: int = 5, labels: int = 3, slots: int = 6
 ) -> SampledLogits:
-    """Random logits with pads, masked slots, hits and zero counts; slots hold finite numbers everywhere."""
+    """Random logits with pads, masked slots, hits and zero counts; masked slots hold finite logits too."""
     rng = np.random.default_rng(seed)
 
     def normal(width: int, scale: float) -> Array:
@@ -83,7 +83,7 @@ def make_logits(
 
 
 def extreme_logits(seed: int, batch_size: int, *, labels: int = 3, slots: int = 6) -> SampledLogits:
-    """Logits in [-80, 80], often at its ends, with any masks and hits, and counts from none at all to e^20."""
+    """Logits in [-80, 80], often at the ends, with any masks and hits, and counts from e^-80 to e^20, or 0."""
     rng = np.random.default_rng(seed)
 
     def numbers(width: int, low: float, high: float, special: list[float]) -> Array:
@@ -91,7 +91,7 @@ def extreme_logits(seed: int, batch_size: int, *, labels: int = 3, slots: int = 
         anything = rng.uniform(low, high, shape)
         return jnp.asarray(np.where(rng.random(shape) < 0.5, rng.choice(special, shape), anything), jnp.float32)
 
-    # From example to example anything between hardly any and nearly all.
+    # How many slots are real differs from example to example, from hardly any to nearly all.
     share = rng.random((batch_size, 1))
 
     def yes(width: int) -> Array:

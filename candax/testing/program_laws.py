@@ -16,7 +16,7 @@ from candax.testing.problems import make_query
 
 @runtime_checkable
 class Checked(Protocol):
-    """A sampler, or a retriever as one, with what makes it again."""
+    """A bench with a sampler (or a retriever made into one) and the factory that makes it again."""
 
     sampler: Sampler
     factory: Any
@@ -72,7 +72,7 @@ def check_cost(bench: Checked) -> None:
         def step(state: Any, key: jax.Array, query: Query) -> Any:
             candidates = sampler.sample(state, key, query)
             counts = sampler.log_expected_count(state, candidates, candidates.ids, query)
-            # As in training, where new rows come of what was drawn: an update never goes before its draw.
+            # As in training, new rows depend on what was drawn: so an update never runs before its draw.
             rows = jnp.full((8, 4), jnp.sum(counts))
             return candidates, counts, sampler.update(state, key, query, jnp.arange(8, dtype=jnp.int32), rows)
 

@@ -28,7 +28,7 @@ class RetrieverBench:
 
     def __init__(self, retriever: Retriever, k: int, recall: float, follows: bool, case: Case) -> None:
         self.retriever, self.k, self.recall, self.follows, self.case = retriever, k, recall, follows, case
-        # For the laws of programs.
+        # For the laws in program_laws.
         self.sampler = retrieved(retriever, k)
         self.build, self.refresh, self.follow = (
             jax.jit(function) for function in (retriever.build, retriever.refresh, retriever.follow)
@@ -55,7 +55,7 @@ class RetrieverBench:
 
     @functools.cached_property
     def changed(self) -> tuple[jax.Array, jax.Array, Query]:
-        """Rows that a step moves towards three of the queries, and a filler; and the query over the new rows."""
+        """Ids and rows that a step moves towards three of the queries, with a filler; the query over the new rows."""
         ids = jnp.array([1, self.case.num_valid // 2, self.case.num_valid - 1, self.case.num_classes], jnp.int32)
         rows = 3 * unit(self.query.embeddings[:4]).at[3].set(jnp.nan)
         return ids, rows, over(self.query, vectors=self.classes.vectors.at[ids].set(rows, mode="drop"))
@@ -67,7 +67,7 @@ def over(query: Query, **parts: Any) -> Query:
 
 
 def logits_of(query: Query) -> np.ndarray:
-    """Of all classes, by the definition; -inf for padding rows."""
+    """The logits of all classes, by the definition; -inf for padding rows."""
     classes, embeddings = query.classes, query.embeddings
     vectors = classes.vectors
     if classes.normalized:
@@ -92,7 +92,7 @@ def check_found(bench: RetrieverBench) -> None:
 
 
 def check_scores(bench: RetrieverBench) -> None:
-    """Scores are the head's logits now: with biases, of changed rows, and cosines where it is normalised."""
+    """Scores are the head's logits now: with biases, of changed rows, and cosines if the head is normalised."""
     query = bench.query
     cosines = over(query, biases=None, normalized=True)
     cosines = dataclasses.replace(cosines, embeddings=unit(query.embeddings))
@@ -110,12 +110,12 @@ def check_scores(bench: RetrieverBench) -> None:
 
 
 def check_recall(bench: RetrieverBench) -> None:
-    """As many of the best classes are found as stated."""
+    """The stated share of the best classes is found."""
     _recall(bench, bench.state, bench.query, "of the index as built")
 
 
 def check_follow(bench: RetrieverBench) -> None:
-    """An index that follows a step is the one built anew; any one is, after a refresh."""
+    """An index that follows a step finds what one built anew finds; any index has the stated recall after a refresh."""
     ids, rows, query = bench.changed
     followed = bench.follow(bench.state, jax.random.key(5), ids, rows)
     refreshed = bench.refresh(followed, jax.random.key(0), query.classes)
@@ -222,13 +222,13 @@ def check_retriever(
         retriever: to be checked.
         k: how many classes are asked for.
         recall: the share of the k best classes that it must find, on average.
-        follows: what it finds after ``follow`` is what it finds when built anew, with the same key. False: changed rows
-            are found after a refresh.
-        cost_grows: True for one that is meant to look at all classes: excuses it from law 5.
+        follows: True: what it finds after ``follow`` is what it finds when built anew with the same key. False: changed
+            rows need only be found after a refresh.
+        cost_grows: True for a retriever that is meant to look at all classes: excuses it from law 5.
         num_valid: classes of the problem.
         num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
         laws: names of the laws to check, keys of ``candax.testing.RETRIEVER_LAWS`` (default: all).
-        seconds: bound on the time; what is compiled when it ends is still finished.
+        seconds: bound on the time; a compilation under way at the end is still finished.
 
     Raises:
         LawBroken: a law is broken, or not decided in time. The message names the law, where, and what to look at.

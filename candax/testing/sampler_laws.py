@@ -14,7 +14,7 @@ from candax.testing.statistics import check_mean, name_of_class
 
 
 def check_ids(bench: Bench) -> None:
-    """Law 2: ids of valid classes, real ones inside the support; finite counts; no class twice if so promised."""
+    """Law 2: ids are in range, unmasked ones valid and in the support; counts finite; no class twice if so promised."""
     ids, mask = np.asarray(bench.drawn.ids), np.asarray(bench.drawn.mask)
     counts = np.asarray(bench.drawn.log_expected_count)
     num_valid = int(bench.classes.num_valid)
@@ -175,7 +175,7 @@ def check_few_classes(bench: Bench) -> None:
 def check_one_law(bench: Bench) -> None:
     """Law 1: E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] is 1 in the support and 0 outside.
 
-    The average over the groups that can draw a class, which takes fewer draws, unless ``each_group`` is True.
+    Unless ``each_group`` is True, the average over the groups that can draw a class is tested: that takes fewer draws.
     """
     sampler, classes = bench.sampler, bench.classes
     over, pooled = sampler.facts.law_over, not bench.case.each_group
@@ -198,7 +198,7 @@ def check_one_law(bench: Bench) -> None:
 
 _COUNTS = "sample and log_expected_count: both must report what is drawn, not what was meant"
 
-# The cheap ones come first: what they find would break the others in stranger ways.
+# The cheap laws come first: the faults that they find would make the others fail in stranger ways.
 SAMPLER_LAWS: dict[str, Law] = {
     "ids": Law(
         2, "ids are int32 ids of valid classes in the support, with finite counts", "what sample returns", check_ids

@@ -19,10 +19,10 @@ from candax.testing.broken import Clock, LawBroken
 CHUNK = 1 << 12
 # Draws from which the spread is estimated before the number of all draws is planned.
 PILOT_CHUNKS = 4
-# Variances are estimated from few chunks; rare classes may vary more than they show.
+# Variances are estimated from few chunks; rare classes may vary more than these show.
 _MARGIN = 1.25
 _EARLY = 8.0
-# With fewer draws other than 0, mean and spread are too rough for a look before the end.
+# With fewer nonzero draws than this, mean and spread are too rough for a look before the end.
 _ENOUGH = 100
 
 
@@ -40,7 +40,7 @@ def by_index(index: tuple[int, ...]) -> str:
 
 
 def optimised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``jax.jit``, optimised also in a process that compiles without: these programs run very often."""
+    """``jax.jit`` with optimisation, even in a process that compiles without it: these programs run very often."""
     options: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
     return jax.jit(function, compiler_options=options if jax.default_backend() == "cpu" else None)
 
@@ -61,7 +61,7 @@ class _Sums:
     def add_chunk(self) -> None:
         start = time.monotonic()
         parts = [np.asarray(part, np.float64) for part in self._chunk(jax.random.fold_in(self._key, self.chunks))]
-        # The first one is compiled.
+        # The time of the first chunk includes compiling, so the second replaces it.
         self.seconds = time.monotonic() - start if self.chunks < 2 else min(self.seconds, time.monotonic() - start)
         self._totals = np.stack(parts) + self._totals
         self.chunks += 1
@@ -97,7 +97,7 @@ def check_mean(
         seed: of the keys.
         clock: the bound on time (default 300 seconds).
         max_draws: the bound on draws.
-        large: True: a program that takes longer to be optimised than to run.
+        large: True for a program that would take longer to optimise than to run: it gets plain ``jax.jit``.
         name_of: how messages name the entry of an index.
 
     Returns:

@@ -2,5 +2,5 @@
 
 import lazy_loader
 
-# Each is imported when it is first asked for: evaluation and checkpoints load libraries that a step does not need.
+# Each name is imported when it is first used: evaluation and checkpoints load libraries that a step does not need.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What the processes of one run agree on: the next batch, numbers measured, and when to stop."""
+"""What the processes of one run agree on: the next batch, the numbers measured, and when to stop."""
 
 import zlib
 from typing import Any
@@ -14,7 +14,7 @@ _STOPS = (None, "callback", "patience")
 def check_batch(item: Any, done: int) -> None:
     """Raises ValueError in all processes where some have a batch and others have none, or their shapes differ.
 
-    ``item`` is a batch, None where there is no other, or an exception: what went wrong with it.
+    ``item`` is a batch, None where there are no more, or the exception that making the batch raised.
     """
     kind = _NONE if item is None else _ERROR if isinstance(item, Exception) else _BATCH
     shapes = str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0].batch)) if kind == _BATCH else ""
@@ -36,7 +36,7 @@ def check_batch(item: Any, done: int) -> None:
 
 
 def all_stop(stopped: str | None, asked: str | None, failed: Exception | None) -> tuple[str | None, str | None]:
-    """Why any process stops, and the signal that any was sent; raises what failed, in all processes."""
+    """Why any process stops, and the signal that any was sent; a failure in one raises an error in all."""
     if jax.process_count() > 1:
         flags = _gathered([_STOPS.index(stopped), asked is not None, failed is not None]).max(axis=0)
         stopped = _STOPS[int(flags[0])]
@@ -49,7 +49,7 @@ def all_stop(stopped: str | None, asked: str | None, failed: Exception | None) -
 
 
 def of_first(found: dict[str, float]) -> dict[str, float]:
-    """The numbers that the first process has measured: all must come to the same decisions."""
+    """The numbers that the first process has measured, for all processes: all must come to the same decisions."""
     if jax.process_count() == 1:
         return found
     numbers = multihost_utils.broadcast_one_to_all(np.array(list(found.values()), np.float32))
@@ -57,5 +57,5 @@ def of_first(found: dict[str, float]) -> dict[str, float]:
 
 
 def _gathered(mine: list[Any]) -> np.ndarray:
-    """One row of numbers for each process."""
+    """The numbers of all processes, one row for each."""
     return np.asarray(multihost_utils.process_allgather(np.array(mine, np.uint32)))

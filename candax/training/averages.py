@@ -16,15 +16,15 @@ from candax.training.optimizer import Optimizer, name_of
 def averaged_model(model: nnx.Module, optimizer: Optimizer) -> nnx.Module:
     """A copy of a model whose weights are their averages along training.
 
-    Samplers' states are those of the model in training: for predictions, not for further steps.
+    The copy is for predictions, not for further steps: its samplers have the states of the model in training.
 
     Args:
-        model: in training.
-        optimizer: of this model, made with ``candax.rows.averaged(tx, decay)`` for all or some weights; those without
-            keep their values.
+        model: the model in training.
+        optimizer: of this model, made with ``candax.rows.averaged(tx, decay)`` for all or some weights; weights
+            without averages keep their values.
 
     Returns:
-        The copy, which shares no array of a trained weight.
+        The copy, which shares no array of a trained weight with the model.
 
     Raises:
         ValueError: if the optimizer keeps no averages.

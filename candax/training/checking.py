@@ -26,9 +26,9 @@ def check(
 
     Args:
         model: with tables or heads anywhere in it.
-        *inputs: the model's own.
-        labels: of the batch, for a model with one head.
-        call: ``call(model, *inputs)``, where the model is used otherwise than by calling it, such as a loss function.
+        *inputs: what the model is called with.
+        labels: the labels of the batch, to check too; for a model with one head.
+        call: ``call(model, *inputs)``, where the model is not used by calling it, such as a loss function.
 
     Raises:
         ValueError: for ids or labels of the wrong type or out of range, with the table's name and the id.
@@ -49,7 +49,7 @@ def check(
     heads = [node for _, node in nnx.iter_graph(copy) if isinstance(node, Head)]
 
     def checked(of: Any, ids: Any, number: Any) -> None:
-        if not isinstance(ids, jax.core.Tracer):  # as it is in a transformation inside the model
+        if not isinstance(ids, jax.core.Tracer):  # they are traced in transformations inside the model
             check_ids(ids, number, names.get(id(of), "labels" if of == "labels" else "ids of a table"))
 
     with checking_ids(checked):

@@ -1,4 +1,4 @@
-"""Checkpoints of a run with orbax: atomic, kept to a number, restored whole or refused with a reason."""
+"""Checkpoints of a run, by orbax: written atomically, limited in number, restored whole or refused with a reason."""
 
 import json
 import logging
@@ -25,9 +25,9 @@ from candax.training.digests import digests
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
-# The version of what is written below; checkpoints of a newer one are refused.
+# The version of what is written below; checkpoints of another version are refused.
 VERSION = 1
-# What reading missing or damaged files raises; other errors (no memory, no permission) are not of the checkpoint.
+# What reading missing or damaged files raises; other errors (no memory, no permission) say nothing of the checkpoint.
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)
 _MODEL, _OPTIMIZER = "model", "optimizer"
 
@@ -39,7 +39,7 @@ class About(NamedTuple):
         step: of training.
         position: of the batches, see ``candax.training.feed``.
         validation: the best value so far and how many measurements ago it was, see ``Validation``.
-        heads: of the model, by path: where their arrays are among those of the checkpoint.
+        heads: the model's heads by path: their sizes, and the names of their arrays in the checkpoint.
     """
 
     step: int
@@ -54,10 +54,10 @@ class Checkpoints:
     Args:
         folder: of the run; created where missing.
         identity: what must be the same for a run to go on: JSON values by name (seed, batch size, data set ...). None:
-            any run is taken.
+            any run is accepted.
         keep: how many checkpoints are kept, the newest.
-        name: of the folder within.
-        reads: writes nothing, also while a run writes here.
+        name: of the folder within ``folder``.
+        reads: whether only to read; a run may write here meanwhile.
 
     Raises:
         ValueError: if ``keep`` is not positive; if another run writes here at this moment.
@@ -78,7 +78,7 @@ class Checkpoints:
         self.folder = Path(folder).absolute()
         self._identity = None if identity is None else json.loads(json.dumps(identity))
         self._lock = None if reads else _alone(self.folder / f".{name}.lock")
-        # Who only reads must not clear away what a run is writing at this moment.
+        # A reader must not clear away what a run is writing at this moment.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if reads else keep, cleanup_tmp_directories=not reads, create=not reads, read_only=reads
         )
@@ -126,17 +126,17 @@ class Checkpoints:
             self._manager.save(step, args=args, force=True)
 
     def wait(self) -> None:
-        """Until all that was saved is on disk."""
+        """Waits until all that was saved is on disk."""
         with naming(Path(self._manager.directory)):
             self._manager.wait_until_finished()
 
     def forget_after(self, step: int) -> None:
-        """Deletes checkpoints of later steps, which a run that goes on from here will come to anew."""
+        """Deletes checkpoints of later steps, which a run that goes on from this step will reach again."""
         for later in [other for other in self._manager.all_steps() if other > step]:
             self._manager.delete(later)
 
     def about(self) -> About:
-        """Of the newest checkpoint.
+        """What the newest checkpoint says of itself.
 
         Raises:
             ValueError: where there is none, or one that this version of candax cannot read or that is of another run.
@@ -145,9 +145,9 @@ class Checkpoints:
         return About(step, about["position"], about["validation"], about["heads"])
 
     def restore(self, model: nnx.Module, optimizer: Any, step: int | None = None) -> About:
-        """Writes the newest checkpoint, or that of a step, into a model and its optimizer, where their arrays lie.
+        """Puts the newest checkpoint, or that of a step, into a model and its optimizer, on the devices these use.
 
-        Without an optimizer its arrays are left.
+        Where the optimizer is None, its arrays in the checkpoint are not read.
 
         Raises:
             ValueError: where there is no checkpoint, or one that is damaged, of another model or of another run.
@@ -163,7 +163,7 @@ class Checkpoints:
         return About(step, about["position"], about["validation"], about["heads"])
 
     def read(self, names: Sequence[str | None], step: int | None = None) -> dict[str, np.ndarray]:
-        """Some arrays of the newest checkpoint, or of a step, by name and without a model: whole in each process."""
+        """Arrays of the newest checkpoint, or of that of a step, by name and without a model: whole in each process."""
         step, about = self._about(step)
         of_processes = [jax.local_devices(process)[0] for process in range(jax.process_count())]
         mesh = jax.sharding.Mesh(np.array(of_processes), ("processes",))
@@ -176,7 +176,7 @@ class Checkpoints:
         return {name: np.asarray(array) for name, array in self._read(step, about, abstract).items()}
 
     def _read(self, step: int, about: dict[str, Any], abstract: dict[str, Any]) -> dict[str, jax.Array]:
-        # Those that are not asked for are not read.
+        # Arrays that are not asked for are not read.
         args = ocp.args.PyTreeRestore(
             abstract,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
@@ -187,7 +187,7 @@ class Checkpoints:
                 found = self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
         except _DAMAGED as error:
             raise ValueError(self._damaged(step, error)) from error
-        wanted = about.get("digests", {})  # which checkpoints of earlier versions do not have
+        wanted = about.get("digests", {})  # which older checkpoints do not have
         changed = [name for name, digest in digests(found).items() if digest != wanted.get(name, digest)]
         if changed:
             raise ValueError(self._damaged(step, ValueError(f"the digest of {changed[0]} does not match")))
@@ -268,7 +268,7 @@ def _alone(path: Path) -> BaseFileLock | None:
 
 
 def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any]:
-    """All arrays by name (keys as their numbers), and a function that writes such arrays into both."""
+    """All arrays by name (random keys as their data), and a function that writes such arrays into both nodes."""
     nodes = {_MODEL: model} if optimizer is None else {_MODEL: model, _OPTIMIZER: optimizer}
     state = nnx.state(nodes)
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
@@ -308,7 +308,7 @@ def _describe(shape: Any) -> str:
 
 
 def _heads(model: nnx.Module) -> dict[str, Any]:
-    """For each head its sizes and the names of its arrays in a checkpoint."""
+    """For each head: its number of classes, whether it is normalized, and the names of its arrays in a checkpoint."""
     variables = dict(nnx.iter_graph(model))
     # The paths under which ``nnx.state`` has them.
     paths = [path for path, _ in nnx.to_flat_state(nnx.state(model))]

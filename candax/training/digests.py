@@ -1,4 +1,4 @@
-"""Digests of arrays where they lie, sharded or not, so that a checkpoint whose bytes were changed is not taken."""
+"""Digests of arrays on their own devices, sharded or not, by which a checkpoint with changed bytes is refused."""
 
 from collections.abc import Mapping
 
@@ -15,13 +15,13 @@ _ELEMENTS = 1 << 22
 def digests(arrays: Mapping[str, Array]) -> dict[str, str]:
     """A number of 32 bits for each array, from its bits and their places: one pass, and the same on any mesh.
 
-    It finds what went wrong on a disk; it is no protection against somebody who changes a file on purpose.
+    It detects errors of a disk; it does not protect against somebody who changes a file on purpose.
 
     Args:
-        arrays: by name, of any types and shapes; no keys.
+        arrays: by name, of any shapes and any types but random keys.
 
     Returns:
-        8 hexadecimal digits each.
+        8 hexadecimal digits for each array.
 
     Example:
         >>> one, other = jnp.arange(4.0), jnp.array([0.0, 2.0, 1.0, 3.0])
@@ -29,13 +29,13 @@ def digests(arrays: Mapping[str, Array]) -> dict[str, str]:
         >>> found["one"] == found["same"], found["one"] == found["other"]
         (True, False)
     """
-    # One at a time: of several under way on CPUs of several processes, each waits for another for ever.
+    # One at a time: on the CPUs of several processes, several under way would wait for one another for ever.
     found = {name: jax.device_get(_digests(array)) for name, array in arrays.items()}
     return {name: f"{sum(map(int, parts)) % 2**32:08x}" for name, parts in found.items()}
 
 
 def _digests(array: Array) -> list[Array]:
-    """Digests of blocks of rows where one device holds all: on a CPU, XLA stores the numbers that it adds up."""
+    """Digests by blocks of rows, where one device holds all: on a CPU, XLA stores all numbers that it adds up."""
     rows = array.shape[0] if array.ndim > 1 and len(array.devices()) == 1 else 1
     size = max(1, _ELEMENTS * rows // max(1, array.size))
     if rows <= size:

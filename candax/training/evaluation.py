@@ -28,7 +28,7 @@ _evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames=
 
 @checked
 def embed(model: nnx.Module, batch: Any) -> Array:
-    """``model(batch)`` in evaluation mode, compiled once per structure of the model, which stays as it is.
+    """``model(batch)`` in evaluation mode, compiled once per structure of the model; the model itself is not changed.
 
     Args:
         model: any module.
@@ -71,19 +71,19 @@ def evaluate(
 
     log_likelihood = mean over examples of (1 / |Y|) sum_{y in Y} log p(y | x), with
     log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = embedding . vectors_c + biases_c. Its negative is
-    the mean of ``full_softmax``. Examples without labels are excluded from every number. With a normalised head o_c
-    is the cosine, without a scale: the rankings mean what they say, the log-likelihood little.
+    the mean of ``full_softmax``. Examples without labels are excluded from every number. With a normalised head, o_c
+    is the cosine, without a scale: the ranking metrics are valid, but the log-likelihood says little.
 
     Args:
-        embed_fn: the encoder, from the first item of a batch to embeddings. Let it be jitted already.
+        embed_fn: the encoder, from the first item of a batch to embeddings. It should be jitted already.
         classes: the output layer; where its rows are sharded over devices, each device ranks its own.
-        batches: pairs of what ``embed_fn`` takes and which rows of ``labels_csr`` these are: a slice, or an array of
-            row numbers. A batch may have more embeddings than rows, the rest being filler at its end. What is not in
-            any batch is not evaluated.
+        batches: pairs of what ``embed_fn`` takes and the rows of ``labels_csr`` that belong to it: a slice, or an array
+            of row numbers. A batch may have more embeddings than rows, the rest being filler at its end. Rows that are
+            in no batch are not evaluated.
         labels_csr: ``[N, num_labels]``, nonzero at the true classes, ``num_labels <= num_valid``.
         label_counts: how many training examples have each label, for the propensities of PSP@k.
-        num_train: the number of training examples, for the same.
-        k: how many classes to rank; metrics for those of 1, 3 and 5 up to k.
+        num_train: the number of training examples, also for the propensities.
+        k: how many classes to rank; metrics are reported at 1, 3 and 5, as far as these are at most k.
         block_size: the most classes scored at a time.
         propensity_a: A of ``inverse_propensities``.
         propensity_b: B of ``inverse_propensities``.
@@ -155,8 +155,8 @@ def evaluate_dataset(
     Args:
         model: an encoder of the data set's examples and a head.
         dataset: the data that the model was trained on.
-        batches: the training batches, whose number of feature slots prediction shares.
-        rows: of the test set; None: all of them.
+        batches: the training batches, whose number of feature slots is used here too.
+        rows: which rows of the test set; None: all of them.
         batch_size: examples scored at a time.
 
     Returns:

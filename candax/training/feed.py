@@ -33,11 +33,11 @@ class Fed(NamedTuple):
     """A batch and its place.
 
     Attributes:
-        batch: as the iterable gave it, its arrays NumPy arrays.
-        epoch: that it belongs to, from 0.
+        batch: as the iterable gave it, or after ``on_host`` with arrays as its leaves.
+        epoch: the epoch that it belongs to, from 0.
         at: its number within the epoch, from 0.
-        last: of its epoch.
-        state: of the iterable after it, JSON values; None where it has none.
+        last: whether it is the last one of its epoch.
+        state: of the iterable after this batch, as JSON values; None where the iterable has none.
     """
 
     batch: Any
@@ -68,7 +68,7 @@ class Feed:
             iterated anew for each epoch. Its position is known where it is a ``BatchSource`` or a list, where its
             iterator has ``get_state`` and ``set_state`` (grain), or where it has ``state_dict`` and
             ``load_state_dict`` (torchdata).
-        num_epochs: how many epochs; None: without end, but once through an iterator that cannot be restarted.
+        num_epochs: how many epochs; None: no end, but only once through an iterator that cannot be restarted.
         positions: whether to ask the iterable for its position after each batch.
     """
 
@@ -79,11 +79,11 @@ class Feed:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the batches depend on, as far as they say."""
+        """What the batches depend on, where they are a ``BatchSource``, which states it."""
         return self.batches.identity if isinstance(self.batches, BatchSource) else {}
 
     def start(self, step: int, position: dict[str, Any] | None, skip: bool) -> Iterator[Fed]:
-        """The batches from the start, or after ``step`` steps, at a position that was saved.
+        """The batches from the start, or, after ``step`` steps, from a saved position on.
 
         Raises:
             ValueError: where the iterable cannot be brought to that position.
@@ -163,7 +163,7 @@ def _has_state_dict(loader: Any) -> bool:
 
 
 def _encoded(state: Any) -> Any:
-    """As JSON values: nothing is ever pickled. What JSON does not know becomes ``[kind, content]``."""
+    """A state as JSON values: nothing is ever pickled. All but None, numbers and texts becomes ``[kind, content]``."""
     if state is None or isinstance(state, bool | int | float | str):
         return state
     if isinstance(state, bytes):
@@ -202,14 +202,14 @@ def _decoded(state: Any) -> Any:
 
 
 def on_host(batch: Any, what: str) -> Any:
-    """A batch whose leaves are NumPy arrays of numbers (torch tensors, lists of numbers in no pytree ... become such).
+    """A batch with arrays of numbers as its leaves: JAX arrays stay, others (torch tensors, numbers) become NumPy's.
 
     Raises:
-        ValueError: for leaves that are no arrays of numbers, and integers beyond 32 bits, which JAX would wrap.
+        ValueError: for leaves that are not arrays of numbers, and integers beyond 32 bits, which JAX would wrap.
     """
     is_data = dataclasses.is_dataclass(batch) and not isinstance(batch, type)
     if is_data and len(leaves := jax.tree.leaves(batch)) == 1 and leaves[0] is batch:
-        # Dataclasses that JAX does not know yet: all their fields are arrays.
+        # A dataclass that JAX does not know yet: all its fields are taken for arrays.
         jax.tree_util.register_dataclass(type(batch), [field.name for field in dataclasses.fields(batch)], [])
 
     def array(path: Any, leaf: Any) -> Any:
@@ -237,7 +237,7 @@ def on_host(batch: Any, what: str) -> Any:
 
 
 def size_of(batch: Any) -> int:
-    """Examples in a batch: the first dimension of its arrays, of labels where it has such."""
+    """The number of examples in a batch: the first dimension of its labels or, without labels, of its first array."""
     labels = field(batch, "labels")
     leaves = [leaf for leaf in jax.tree.leaves(batch if labels is None else labels) if np.ndim(leaf)]
     return int(leaves[0].shape[0]) if leaves else 1
@@ -251,7 +251,7 @@ def field(batch: Any, name: str) -> Any:
 def ready(
     feed: Iterator[Fed], check: Callable[[Fed], None], place: Callable[[Any], Any]
 ) -> Iterator[tuple[Fed, Any] | Exception]:
-    """Each batch on the host, checked, and on the device; or what went wrong with it, as the last."""
+    """Each batch, checked on the host, together with its copy on the device; an error becomes the last item."""
     try:
         for fed in feed:
             host = fed._replace(batch=on_host(fed.batch, fed.name))

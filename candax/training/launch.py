@@ -1,9 +1,9 @@
 """Several processes on one machine, each with its own devices: ``python -m candax.training.launch 2 train.py ...``.
 
-Starts the script in every process, with addresses in the environment; the script calls ``candax.training.connect()``
-before anything else of JAX, and then trains as one program: ``jax.devices()`` are those of all processes. Across
-machines start one process on each by other means and call ``jax.distributed.initialize`` with their addresses; on
-clusters that JAX knows it needs none.
+This starts the script in every process, with addresses in the environment; the script calls
+``candax.training.connect()`` before anything else of JAX, and then trains as one program: ``jax.devices()`` are those
+of all processes. Across machines, start one process on each by other means and call ``jax.distributed.initialize`` with
+their addresses; on clusters that JAX knows, it needs no addresses.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def connect() -> None:
         >>> cx.training.connect()
     """
     if COORDINATOR in os.environ:
-        # On CPUs, processes of several devices each wait for one another for ever once several programs are under way.
+        # On CPUs, processes with several devices each wait for one another for ever if several programs are under way.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         jax.distributed.initialize(
             os.environ[COORDINATOR],
@@ -48,7 +48,7 @@ def connect() -> None:
 def class_mesh(num_devices: int | None = None) -> Mesh:
     """The simplest mesh: one axis "classes", over the first ``num_devices`` devices (None: all).
 
-    Class rows lie over it, and so do examples. Use ``jax.make_mesh`` for several axes.
+    The rows of classes are spread over this axis, and so are examples. Use ``jax.make_mesh`` for several axes.
 
     Raises:
         ValueError: if there are fewer devices.
@@ -76,7 +76,7 @@ def launch(num_processes: int, command: list[str]) -> int:
         command: program and arguments.
 
     Returns:
-        0, or the exit status of the first process that failed; the others are ended then.
+        0, or the exit status of the first process that failed, in which case the others are ended.
 
     Raises:
         ValueError: if ``num_processes`` is not positive.
@@ -96,7 +96,7 @@ def launch(num_processes: int, command: list[str]) -> int:
             try:
                 time.sleep(_POLL)
             except KeyboardInterrupt:
-                # A terminal sends it to all processes: they save and end by themselves. A second one ends them.
+                # A terminal sends Ctrl-C to all processes: they save and end by themselves. A second Ctrl-C ends them.
                 if interrupted:
                     raise
                 interrupted = True
@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("num_processes", type=int, help="how many processes")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a Python script and its arguments")
     arguments = parser.parse_args()
-    # Python would end without ending the processes; now they are sent the signal, and save.
+    # By default, Python would end without ending the processes; with this they are sent the signal, and save.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if not arguments.command:
         parser.error("expected a Python script after the number of processes")

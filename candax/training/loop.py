@@ -26,7 +26,7 @@ _ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was asked to stop (Ctrl-C, SIGTERM) and has written all it needs to go on."""
+    """Raised when a run was asked to stop (Ctrl-C, SIGTERM); with a folder, it has saved all it needs to go on."""
 
 
 @checked
@@ -55,29 +55,30 @@ def fit(
     """Trains a model of your own that has a ``cx.Head``; ``cx.value_and_grad`` and ``cx.Optimizer`` in a loop.
 
     With a ``folder``, metrics go to ``metrics.jsonl`` and checkpoints to ``checkpoints/``; where the folder already
-    holds a checkpoint, training goes on from it, to bit for bit the result of an unbroken run. Records hold ``step``,
-    ``seconds`` (training alone: compilation, validation and checkpoints excluded), ``loss`` and what ``loss_fn``
-    returned beside it (means since the last record) and ``examples_per_s``; those of the validation its numbers.
+    holds a checkpoint, training goes on from it, and the result is bit for bit that of an unbroken run. Records hold
+    ``step``, ``seconds`` (training alone: without compilation, validation and checkpoints), ``loss`` and what
+    ``loss_fn`` returned beside it (means since the last record), and ``examples_per_s``; records of the validation
+    hold ``step``, ``seconds`` and its numbers. Learning-rate schedules are optax's, in the optimizer.
 
     The first Ctrl-C or SIGTERM lets the step end, writes a checkpoint and raises ``cx.training.Interrupted``, a
-    ``KeyboardInterrupt`` whose message says how to go on. Schedules of rates are optax's, in the optimizer.
+    ``KeyboardInterrupt`` whose message says how to go on.
 
     Args:
         model: called with a batch (or with the inputs of a pair), it gives embeddings ``[..., dim]``. Trained in place.
         optimizer: of this model.
         batches: any iterable of dicts, tuples, named tuples or dataclasses of arrays, such as a list, a grain or a
-            torch loader or a generator, iterated anew for each epoch; or a ``BatchSource``. They are made and brought
-            to the device in a thread, two steps ahead. Under several processes each gives its part of the batch.
+            torch loader or a generator, iterated anew for each epoch; or a ``BatchSource``. A thread makes batches and
+            brings them to the device, two steps ahead. With several processes, each gives its part of the batch.
         num_steps: the step to stop at, counted from the start of the run.
-        num_epochs: the epoch to stop after. With neither, one epoch.
+        num_epochs: the number of epochs to stop after. With neither ``num_steps`` nor this, one epoch.
         loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of
             the weights of its predictions, by which micro-batches and records are averaged. Default: the loss of the
-            model's head for the batch's ``labels`` (``where``, ``weights``, ``more_labels``); a pair is inputs, labels.
-        accumulate: into how many micro-batches a batch is cut, one computed after the other, for its memory.
+            head for the batch's ``labels`` (``where``, ``weights``, ``more_labels``); a pair means (inputs, labels).
+        accumulate: how many micro-batches a batch is cut into, computed one after the other to save memory.
         validation: what to measure on the way, and when to stop.
-        callback: ``callback(step, metrics)``, called with each record; training stops where it returns True. What it
-            raises ends the run, which is saved first. It may look at the model and change its values; arrays that it
-            takes from the model live until the next step: copy what is to be kept (``jnp.copy``).
+        callback: ``callback(step, metrics)``, called with each record; training stops when it returns True. An error
+            that it raises ends the run, which is saved first. It may look at the model and change its values; arrays
+            taken from the model live until the next step: copy what is to be kept (``jnp.copy``).
         folder: of the run, or None to write nothing.
         identity: settings that a resumed run must share, besides those of the batches: JSON values.
         checkpoint_every: steps between checkpoints; None: at the end only.
@@ -88,7 +89,7 @@ def fit(
         on_start: called once a folder has been accepted, before the first step.
         description: text before the progress bar.
         progress: whether to show the bar.
-        unit: what the bar counts per second, and how many of it an example stands for.
+        unit: what the bar counts per second, and how many of them an example stands for.
 
     Returns:
         ``Fitted``.
@@ -207,7 +208,7 @@ class _Signals:
 
     Attributes:
         asked: the first signal's name.
-        obeyed: set it where the signal was acted on; else it is sent again at the end.
+        obeyed: to be set once the signal was acted on; otherwise the signal is sent again at the end.
     """
 
     def __init__(self) -> None:
@@ -216,7 +217,7 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
-        # Python allows handlers in the main thread alone; elsewhere signals are the caller's.
+        # Python allows signal handlers only in the main thread; in other threads, signals are left to the caller.
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in _ASKING}
         return self
@@ -225,7 +226,7 @@ class _Signals:
         for number in list(self._before):
             self._restore(number)
         if self.asked is not None and not self.obeyed and error is None:
-            # It came too late to stop this run; what follows it must stop all the same.
+            # The signal came too late to stop this run; what follows the run must stop all the same.
             signal.raise_signal(signal.Signals[self.asked])
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -81,8 +81,8 @@ def retrieval_metrics(
         recall@k = mean of sum_{r <= k} y_r / |Y|
         nDCG@k   = as in ``ranking_metrics``
 
-    With one label per example recall@k is the share of examples that find it among k (the hit rate). Examples without
-    labels are excluded.
+    With one label per example, recall@k is the share of examples whose label is among the first k (the hit rate).
+    Examples without labels are excluded.
 
     Args:
         top_ids: predicted classes in falling order of score, distinct within an example; a negative id is a miss.

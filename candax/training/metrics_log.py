@@ -1,4 +1,4 @@
-"""What a run says of itself: seconds of training, a progress bar, and metrics as JSON lines that it can continue."""
+"""What a run reports: seconds of training, a progress bar, and metrics as JSON lines that a resumed run continues."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class MetricsLog:
-    """Metrics as JSON lines in ``path``; first cuts off what a killed run wrote beyond the step that it resumes from.
+    """Metrics as JSON lines in ``path``; what a killed run wrote after the step it resumes from is cut off first.
 
     Args:
         path: of the file, or None to keep the records in memory only.
@@ -49,7 +49,7 @@ def _complete_records(path: Path) -> list[dict[str, Any]]:
 
 
 class Clock:
-    """Seconds of training, with pauses."""
+    """Counts the seconds of training, without those of pauses."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -68,7 +68,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self, arrays: Any) -> Iterator[None]:
-        """Stops the clock once all work that was started for these arrays is done."""
+        """Waits until all work started for these arrays is done; then the clock stands still within ``with``."""
         jax.block_until_ready(arrays)
         self._count()
         yield

@@ -29,34 +29,34 @@ Path: TypeAlias = tuple[Any, ...]
 
 
 class Optimizer(nnx.Pytree):
-    """In place of ``nnx.Optimizer``, for the gradients of ``cx.value_and_grad``.
+    """Takes the place of ``nnx.Optimizer``, for the gradients of ``cx.value_and_grad``.
 
-    Parameters are updated by ``tx`` as usual. Of tables only the rows that a step has used are read and written, with
-    their rows of the optimizer state (see ``cx.rows.rowwise``): others stay bit for bit as they are, moments do not
-    decay and weight decay does not act until a row is used again. (``tables=cx.rows.exact_adamw(...)`` and the like
-    come to what the dense optimizer comes to: rows are brought up to date when they are read. What they need for it
-    lies beside the table, as in ``head.vectors_slots``.) Samplers that follow the class vectors or learn from
+    Parameters are updated by ``tx`` as usual. In tables, only the rows that a step has used are read and written, with
+    their rows of the optimizer state (see ``cx.rows.rowwise``): others stay bit for bit as they are, their moments do
+    not decay, and weight decay does not act on a row until it is used again. (``tables=cx.rows.exact_adamw(...)`` and
+    the like give the result of the dense optimizer: they bring rows up to date when these are read, and keep what they
+    need for that beside the table, as in ``head.vectors_slots``.) Samplers that follow the class vectors or learn from
     labels are brought up to date. Where the loss, a row looked up or the gradients' norm is not finite, nothing at all
     is written, and ``skipped`` counts one step more.
 
     Labels and masks by path (``optax.multi_transform``, the ``mask`` of weight decay) are resolved on all parameters
-    and tables together; tables have their names there, but stand-ins of one number. A table that modules share has one
-    name, that of its first path in alphabetical order: ``head.vectors`` for a head tied to ``words.embedding``. A
-    frozen table is one with ``optax.set_to_zero()``, or one that ``wrt`` leaves out.
+    and tables together; a table has its own name there, but is a stand-in of one number. A table that modules share has
+    one name, that of its first path in alphabetical order: ``head.vectors`` for a head tied to ``words.embedding``. To
+    freeze a table, give it ``optax.set_to_zero()`` or leave it out of ``wrt``.
 
     Args:
         model: to be trained.
-        tx: of parameters, and of tables unless there is another.
-        tables: of tables: elementwise, such as ``optax.adagrad(0.1)`` or ``optax.adam(1e-3)``, or exact, such as
-            ``cx.rows.exact_adam(1e-3)``; None: ``tx``.
+        tx: the transformation of parameters, and of tables unless ``tables`` is given.
+        tables: the transformation of tables: elementwise, such as ``optax.adagrad(0.1)`` or ``optax.adam(1e-3)``, or
+            exact, such as ``cx.rows.exact_adam(1e-3)``; None: ``tx``.
         clip_norm: the largest global norm of all gradients together, each row counted once; None: no clipping.
         wrt: which variables are trained, an NNX filter.
         rounding: of new rows of bfloat16 tables: "nearest" or "stochastic", see ``cx.rows.rowwise``.
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: if the transformation of tables is not elementwise; for an exact one, if a table is no attribute of
-            a module.
+        ValueError: if the transformation of tables is not elementwise; for an exact one, if a table is not an attribute
+            of a module.
 
     Example:
         >>> import jax.numpy as jnp, optax, candax as cx
@@ -100,7 +100,7 @@ class Optimizer(nnx.Pytree):
         self.table_states = nnx.OptState({} if self.exact else states)
 
     def _initial(self, path: Path, table: Table) -> PyTree:
-        """The state of a table's rows, which lies where they lie."""
+        """The initial optimizer state of a table's rows, on the same devices as the rows."""
         state = self.by_rows[path].init(table[...])
         if (place := placement_of(table)) is None or not isinstance(table[...], jax.core.Tracer):
             return state
@@ -148,7 +148,7 @@ class Optimizer(nnx.Pytree):
         self.skipped[...] = self.skipped[...] + (~ok).astype(jnp.uint32)
 
     def _can_add(self, rows: dict[str, Any], tables: dict[Path, Table]) -> bool:
-        """Whether the gradients of all tables may be added as they came, see ``adding_sgd``."""
+        """Whether the gradients of all tables may be added without summing equal ids first, see ``adding_sgd``."""
         named = {name_of(path): table for path, table in tables.items()}
         return (
             isinstance(self.by_rows.tx, Adding)
@@ -160,7 +160,7 @@ class Optimizer(nnx.Pytree):
     def _update_tables(
         self, model: nnx.Module, tables: dict[Path, Table], rows: dict[str, Any], ok: Bool[Array, ""]
     ) -> dict[str, RowUpdate]:
-        """Writes the tables and their states; what is not ``ok`` writes nothing."""
+        """Writes the tables and their states; a step that is not ``ok`` writes nothing."""
         key = jax.random.fold_in(jax.random.key(self.seed), self.step[...])
         updated = {}
         slots = self._slots(model)
@@ -170,7 +170,7 @@ class Optimizer(nnx.Pytree):
             if name not in rows:
                 if not self.exact:
                     continue
-                rows = {**rows, name: RowGradients.none(table[...])}  # a step has passed nevertheless
+                rows = {**rows, name: RowGradients.none(table[...])}  # exact ones count this step too
             by_rows = self.by_rows[path]
             _check_size(name, by_rows, table, states[name])
             of_table = jax.random.fold_in(key, number)
@@ -188,7 +188,7 @@ class Optimizer(nnx.Pytree):
         return updated
 
     def grow(self, model: nnx.Module) -> None:
-        """Gives rows that ``head.grow`` has added their optimizer state; all others keep theirs. On the host."""
+        """Gives rows that ``head.grow`` has added their optimizer state; others keep theirs. Call it on the host."""
         tables, slots = self._split(model)[1], self._slots(model)
 
         def grown(new: Array, old: Array) -> Array:
@@ -216,7 +216,7 @@ class Optimizer(nnx.Pytree):
         return found
 
     def _split(self, model: nnx.Module) -> tuple[PyTree, dict[Path, Table]]:
-        """Arrays of the trained parameters that are no tables, and the trained tables by path."""
+        """The arrays of the trained parameters that are not tables, and the trained tables by path."""
         is_table = nnx.OfType(Table)
         params = nnx.state(model, nnx.All(self.wrt, nnx.Not(is_table)))
         tables = nnx.to_flat_state(nnx.state(model, nnx.All(self.wrt, is_table)))
@@ -273,7 +273,7 @@ class _ByRows:
     def __getitem__(self, path: Path) -> Rowwise:
         return self._of[path]
 
-    # Of two optimizers made alike the second finds what was compiled for the first.
+    # Equal for optimizers made alike, so that the second one reuses what was compiled for the first.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ByRows) and self._key == other._key
 
@@ -281,7 +281,7 @@ class _ByRows:
         return hash(self._key[1:3])
 
 
-# One object for all optimizers made alike: slots carry it, and equal slots find what was compiled for one another.
+# One object for all optimizers made alike: slots carry it, and models with equal slots share what was compiled.
 @functools.lru_cache(maxsize=64)
 def _exact(tx: Exact, rounding: Rounding) -> Rowwise:
     return rowwise(tx, rounding=rounding)
@@ -306,7 +306,7 @@ def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> opt
 
 
 def _placed(arrays: PyTree, rows: int, place: Placement) -> PyTree:
-    """Those of so many rows on the devices of the table's rows; XLA might choose others for its results."""
+    """Arrays of ``rows`` rows are put on the devices of the table's rows; XLA might choose others for its results."""
     return jax.tree.map(lambda leaf: place.spread(leaf, 0) if leaf.shape[:1] == (rows,) else leaf, arrays)
 
 
@@ -322,7 +322,7 @@ def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> Non
 def follow(
     model: nnx.Module, tables: dict[Path, Table], grads: Gradients, updated: dict[str, RowUpdate], ok: Bool[Array, ""]
 ) -> None:
-    """Brings the samplers of all heads up to date with the rows that have changed and with what they have drawn."""
+    """Brings the samplers of all heads up to date with the rows that have changed and with the draws of the step."""
     name_by_table = {id(table): name_of(path) for path, table in tables.items()}
     for path, head in nnx.iter_graph(model):
         if not isinstance(head, Head) or head.sampler is None or head.sampler.update is no_update:
@@ -343,7 +343,7 @@ def follow(
 
 
 def _query(head: Head, classes: Classes, draws: Any, ok: Bool[Array, ""]) -> tuple[Array, Query]:
-    """The query of a head's draws; without draws, or where not ``ok``, one of predictions that do not count."""
+    """The query of a head's draws; without draws, or for a step that is not ``ok``, one whose labels are all -1."""
     if draws is None:
         nothing = jnp.zeros((1, classes.vectors.shape[1])), jnp.full((1, 1), -1, jnp.int32)
         return head.step_key(), Query(*nothing, classes)

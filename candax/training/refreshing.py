@@ -14,9 +14,9 @@ from candax.models.head import INIT, Head, Refreshes
 
 @checked
 def refresh(model: nnx.Module, step: int) -> bool:
-    """Rebuilds the sampler of every head of a model that is due at this step; on the host, before each step.
+    """Rebuilds the samplers of a model's heads that are due at this step; to be called on the host, before each step.
 
-    It is a compiled call of its own: inside the training step the scratch of a rebuild would be counted in every step.
+    It is a compiled call of its own: inside the training step, every step would need the memory of a rebuild.
 
     Args:
         model: a module with heads anywhere in it.
@@ -52,7 +52,7 @@ def _refresh_head(head: Head) -> None:
     assert state is not None
     new = _refreshed(head.sampler, state.get_value(), head.step_key(), classes)
     of_classes = {id(leaf) for leaf in jax.tree.leaves(classes)}
-    # An array that the sampler keeps as it is must not be donated twice by the next step.
+    # An array of the classes that the sampler keeps as it is would be donated twice by the next step: copy it.
     state.set_value(jax.tree.map(lambda leaf: leaf.copy() if id(leaf) in of_classes else leaf, new))
 
 

@@ -24,18 +24,18 @@ from candax.training.validation import Validation
 
 Callback = Callable[[int, dict[str, float]], Any]
 
-# Losses are looked at so many steps later, so that the device never waits for the host.
+# A loss is looked at this many steps later, so that the device never waits for the host.
 _LATER = 8
 
 
 class Fitted(NamedTuple):
-    """What training came to.
+    """The result of training.
 
     Attributes:
-        model: that was trained, as it is after the last step.
+        model: the trained model, as it is after the last step.
         optimizer: its optimizer.
         step: the number of steps done since the start of the run.
-        records: that were logged on the way, oldest first.
+        records: what was logged on the way, oldest first.
         best: step and value of the best validation, with ``Validation(best=)``.
         stopped: why training ended before ``num_steps``: "callback" or "patience"; None if it did not.
     """
@@ -91,7 +91,7 @@ class Run:
             self.best_checkpoints = stack.enter_context(best)
 
     def restore(self) -> dict[str, Any] | None:
-        """Goes on from the newest checkpoint, if there is one; the position of the batches there."""
+        """Restores the newest checkpoint, if there is one, and returns the position of the batches in it."""
         assert self.checkpoints is not None
         if self.checkpoints.latest_step is None:
             return None
@@ -109,7 +109,7 @@ class Run:
         return self._restored if self._last is None else self._last.position
 
     def is_over(self, num_steps: int | None, num_epochs: int | None, position: dict[str, Any] | None) -> bool:
-        """Whether all has been done that was asked for, or early stopping has ended the run before."""
+        """Whether all that was asked for has been done, or early stopping has already ended the run."""
         patience = None if self.validation is None else self.validation.patience
         if patience is not None and self.best.get("since", 0) >= patience:
             self.stopped = "patience"
@@ -122,7 +122,7 @@ class Run:
         return position["epoch"] + (after_last and position["state"] is not None) >= num_epochs
 
     def check(self, fed: Fed) -> None:
-        """Raises ValueError for labels out of range, where it is known what the labels are."""
+        """Raises ValueError for labels out of range, with the default loss, where it is known what the labels are."""
         if self.loss_fn is not loss_of_labels:
             return
         labels = np.asarray(parts_of(fed.batch)[1])
@@ -133,13 +133,13 @@ class Run:
 
     @contextlib.contextmanager
     def saved_on_error(self) -> Iterator[None]:
-        """Saves the run where a function of the user's raises, but not where a loss is not finite."""
+        """Saves a run of one process when a function of the user's raises, but not when a loss is not finite."""
         try:
             yield
         except FloatingPointError:
             raise
         except BaseException:
-            if jax.process_count() == 1:  # others would wait for all to save
+            if jax.process_count() == 1:  # with several, saving would wait for all of them
                 self._unread.clear()
                 self.save()
                 self.wait()
@@ -151,7 +151,7 @@ class Run:
         shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
         if shapes in self._shapes:
             out = self.trainer.step(batch)
-        else:  # it compiles, which is no part of the training time
+        else:  # this step compiles, which is not part of the training time
             with self.clock.paused(self.trainer.arrays):
                 out = jax.block_until_ready(self.trainer.step(batch))
             self._shapes.add(shapes)
@@ -200,7 +200,7 @@ class Run:
         self._unrecorded, self._examples = [], 0
 
     def validate(self, fed: Fed) -> None:
-        """Measures the model where that is due."""
+        """Measures the model if a measurement is due."""
         asked = self.validation
         if asked is None or not asked.due(self.done, fed.last):
             return
@@ -249,7 +249,7 @@ class Run:
         return None
 
     def save(self) -> None:
-        """Writes a checkpoint, once per step."""
+        """Writes a checkpoint, unless this step has one already."""
         if self.checkpoints is None or self._saved == self.done or self._last is None:
             return
         with self.clock.paused(self.trainer.arrays):
@@ -270,13 +270,13 @@ class Run:
         checkpoints.save(self.done, self.model, self.optimizer, self._last.position, self.best)
 
     def wait(self) -> None:
-        """Until all is on disk."""
+        """Waits until all is on disk."""
         for checkpoints in (self.best_checkpoints, self.checkpoints):
             if checkpoints is not None:
                 checkpoints.wait()
 
     def finish(self) -> None:
-        """At the end: a record and a checkpoint, unless there are such of this step; all is on disk."""
+        """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk."""
         self.record()
         failed = self.call_back()
         self.save()
@@ -285,7 +285,7 @@ class Run:
             raise failed
 
     def result(self) -> Fitted:
-        """What the run came to."""
+        """The result of the run."""
         self.trainer.settle()
         best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
         return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)

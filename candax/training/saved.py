@@ -1,4 +1,4 @@
-"""What a run has saved: its model and optimizer again, or its class vectors as files that other programs read."""
+"""Reads what a run has saved: its model and optimizer, or its class vectors, as files for other programs."""
 
 import dataclasses
 import importlib.util
@@ -40,10 +40,10 @@ def load(
 ) -> Loaded:
     """The newest checkpoint of a run of ``fit``, or the best one.
 
-    A checkpoint holds arrays and no code: ``make`` makes the model as the run did, and its values are replaced.
+    A checkpoint holds arrays and no code: ``make`` makes the model as the run did, and the saved values are put in.
 
     Args:
-        folder: that ``fit`` was given.
+        folder: the one that ``fit`` was given.
         make: ``() -> (model, optimizer)``, or ``() -> model`` where the optimizer is not wanted.
         best: take the checkpoint of the best validation, with ``Validation(best=)``.
 
@@ -51,7 +51,7 @@ def load(
         ``Loaded``.
 
     Raises:
-        ValueError: where there is no checkpoint, or one that is damaged, of another model or of a newer version.
+        ValueError: where there is no checkpoint, or one that is damaged, of another model or of another version.
 
     Example:
         >>> import tempfile, numpy as np, optax, candax as cx
@@ -77,12 +77,12 @@ def load(
 
 @checked
 def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[Path]:
-    """Writes class vectors, biases and ids of a run for other programs, without its model.
+    """Writes class vectors, biases and ids of a run for other programs; it does not need the code of the model.
 
-    For each head a ``.safetensors`` file with ``class_vectors``, ``class_biases`` (where it has biases) and
+    Each head gets a ``.safetensors`` file with ``class_vectors``, ``class_biases`` (where it has biases) and
     ``class_ids``, the same as ``.npy`` files, and where faiss is installed an exact index of inner products
-    ``.faiss``: with biases its vectors have one coordinate more, for which a query has 1; of a normalised head they
-    have length 1. Where several processes train together all of them call this, and the first writes.
+    ``.faiss``: with biases, its vectors have one coordinate more, where a query must have 1; for a normalised head,
+    class vectors there have length 1. Where several processes train together, all must call this; the first writes.
 
     Args:
         folder: of a run of ``fit``.
@@ -132,13 +132,13 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
 
 
 def _best_step(folder: str | Path) -> int | None:
-    """The best step as the newest checkpoint knows it; a run that was killed may have begun to save another."""
+    """The best step as the newest checkpoint states it; a run that was killed may have begun to save a later one."""
     with _saved(folder, best=False) as checkpoints:
         return checkpoints.about().validation.get("step")
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    """float32 of what NumPy's format does not know."""
+    """The array, as float32 where its type is one that NumPy's file format does not know."""
     return array.astype(np.float32) if array.dtype.kind not in "biuf" else array
 
 
@@ -167,7 +167,7 @@ def _saved(folder: str | Path, best: bool) -> Checkpoints:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Writes class vectors, biases and ids of a run as .safetensors and .npy, and a faiss index where faiss is."""
+    """Writes class vectors, biases and ids of a run as .safetensors and .npy, and a faiss index if it is installed."""
 
     run: tyro.conf.Positional[Path]
     """Folder of a run that holds checkpoints/."""

@@ -1,4 +1,4 @@
-"""Model and optimizer while they train: one compiled step on their arrays, written back before they are read."""
+"""Model and optimizer while they train: one compiled step on their arrays, written back before either is read."""
 
 import functools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from candax.training.refreshing import refresh
 from candax.training.validation import RESERVED
 
 LossFunction = Callable[[Any, Any], Any]
-# The name of the sum of the predictions' weights among what a loss function returns beside the loss. It weighs means.
+# The name under which a loss function returns the sum of its predictions' weights, by which means are weighted.
 WEIGHT = "weight"
 
 
@@ -46,9 +46,9 @@ def head_of(model: nnx.Module) -> Head:
 
 
 def loss_of_labels(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
-    """The default: the head's loss of ``model(batch)`` and the batch's ``labels``, ``where``, ``weights``.
+    """The default loss: that of the model's head, for ``model(batch)`` and the batch's ``labels``.
 
-    And its ``more_labels``, see ``cx.sampled_loss``; none of these but ``labels`` need be there.
+    The batch may also have ``where``, ``weights`` and ``more_labels``, see ``cx.sampled_loss``.
 
     A batch that is a pair is ``(inputs, labels)``, and the model is given the inputs.
     """
@@ -92,7 +92,7 @@ class Graph:
 
 
 class Trainer:
-    """Model and optimizer in training. Call ``synchronise`` before either is read, ``reload`` after it was changed."""
+    """Model and optimizer in training. Call ``synchronise`` before one of them is read, ``reload`` after a change."""
 
     def __init__(self, model: nnx.Module, optimizer: Optimizer, loss_fn: LossFunction, accumulate: int) -> None:
         self.model, self.optimizer = model, optimizer
@@ -116,7 +116,7 @@ class Trainer:
         self._known = True
 
     def synchronise(self) -> None:
-        """Writes the arrays into model and optimizer; the next step frees those that were read from them before."""
+        """Writes the arrays into model and optimizer; the next step frees what was read from them before it."""
         if not self._known:
             nnx.update((self.model, self.optimizer), self.arrays)
             self._known = True
@@ -136,14 +136,14 @@ class Trainer:
 
     def refresh(self, step: int) -> None:
         """Rebuilds the samplers that are due."""
-        Refreshes.called = True  # none may be due at first
+        Refreshes.called = True  # also where no sampler is due yet
         if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
             self.synchronise()
             refresh(self.model, step)
             self.reload()
 
     def place(self, batch: Any) -> Any:
-        """A batch on the device, or over the devices: predictions over all axes of the mesh that hold no classes."""
+        """A batch on the device, or spread over the mesh: over the axes without classes or, without such, over all."""
         if self.mesh is None:
             return jax.device_put(batch)
         return jax.tree.map(functools.partial(_spread, self.mesh, _axes_of(self.model, self.mesh)), batch)
@@ -237,7 +237,7 @@ def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
 
 
 def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:
-    """A batch in parts, one after the other; each counts by its weight."""
+    """Loss and gradients of a batch, computed in parts one after the other; each part counts by its weight."""
 
     def cut(leaf: Array) -> Array:
         if leaf.shape[0] % number:

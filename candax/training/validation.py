@@ -14,7 +14,7 @@ from flax import nnx
 from candax.checks import checked
 from candax.training.feed import on_host
 
-# Names of every record, besides those of metrics.
+# Names that every record has itself, so that no metric may use them.
 RESERVED = ("step", "seconds")
 Metric = Callable[[nnx.Module, Iterable[Any]], Any]
 
@@ -25,14 +25,14 @@ class Validation:
     """What ``fit`` measures on the way.
 
     Args:
-        batches: that can be iterated again and again, such as a list or a loader; or a function that makes an iterable
-            anew each time. (A generator would be empty the second time: that is an error.)
+        batches: an iterable that can be gone through again and again, such as a list or a loader; or a function that
+            makes an iterable anew each time. (A generator would be empty the second time: that is an error.)
         metric: ``metric(model, batches) -> number``, or a dict of numbers; ``mean_over`` makes one of a function of one
-            batch. The model is a copy in evaluation mode; arrays taken from it live until the next step. Of several
-            processes the first one's numbers count.
+            batch. The model is a copy in evaluation mode; arrays taken from it live until the next step. With several
+            processes, the numbers of the first one count.
         every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
         best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
-            metric that returns one number calls it "metric". None: no best.
+            number returned alone is named "metric". None: there is no best.
         mode: whether the best is the "max" or the "min".
         patience: stop after so many measurements in a row without a better one; None: never.
 
@@ -70,10 +70,10 @@ class Validation:
         return self.every(done) if callable(self.every) else done % self.every == 0
 
     def measure(self, model: nnx.Module) -> dict[str, float]:
-        """The metric of a copy of the model, which nothing that it does can change.
+        """The metric of a copy of the model: nothing that the metric does can change the model itself.
 
         Raises:
-            ValueError: for data that are used up, and for metrics that return something else than numbers.
+            ValueError: for data that are used up, and for metrics that return anything but numbers.
         """
         copy = nnx.merge(*nnx.split(model), copy=True)
         copy.eval()

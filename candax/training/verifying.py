@@ -12,7 +12,7 @@ from candax.base import Classes
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import checked
 
-# Probes that all distractors are compared with at a time.
+# The number of probes that are compared with all distractors at a time.
 _PROBES = 1024
 
 
@@ -41,14 +41,14 @@ def verification(
 ) -> Verification:
     """How often a threshold on the similarity tells pairs of one identity from pairs of two.
 
-    The pairs are cut into folds with equal shares of both kinds, in their order. For every fold the threshold that is
-    most accurate on the others is taken (of equals the highest; a pair counts as same from the threshold on), and its
-    accuracy on the fold measured.
+    The pairs are cut into folds with equal shares of both kinds, in their order. For every fold, the threshold that is
+    most accurate on the other folds is taken (the highest of several; a pair counts as same from the threshold on), and
+    its accuracy on the fold is measured.
 
     Args:
         similarity: of each pair, higher for more alike.
-        same: whether it is one identity.
-        num_folds: folds.
+        same: whether each pair is of one identity.
+        num_folds: the number of folds.
 
     Returns:
         ``Verification(mean, std)`` over the folds.
@@ -91,11 +91,11 @@ def rank_1(
 ) -> float:
     """The share of probes nearer to their mate, another sample of the same identity, than to every distractor.
 
-    Nearer is of larger cosine; a distractor just as near counts against the probe.
+    Nearer means a larger cosine; a distractor that is just as near counts against the probe.
 
     Args:
         probes: embeddings, of any length other than 0.
-        mates: embedding of the other sample of each probe's identity.
+        mates: for each probe, the embedding of another sample of its identity.
         distractors: embeddings of other identities.
         block_size: the most distractors compared at a time.
 

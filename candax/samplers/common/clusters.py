@@ -41,7 +41,7 @@ def frequencies(classes: Classes, power: float, smoothing: float) -> Float[Array
 def draw_classes(
     clusters: Clusters, thresholds: UInt32[Array, "G clusters"], key: KeyArray, num_sampled: int
 ) -> Int[Array, "G S"]:
-    """For each group, ``num_sampled`` times a cluster by integer ``thresholds`` and a class of it by weight."""
+    """Draws ``num_sampled`` times for each group: a cluster by integer ``thresholds``, then a class of it by weight."""
     shape = (thresholds.shape[0], num_sampled)
     key_cluster, key_class = jax.random.split(key)
     place = random_below(key_cluster, shape, thresholds[:, -1:])
@@ -54,7 +54,7 @@ def draw_classes(
 def log_share(
     clusters: Clusters, thresholds: UInt32[Array, "G clusters"], ids: Int[Array, "G n"]
 ) -> Float[Array, "G n"]:
-    """The log of the probability with which one draw of ``draw_classes`` is each of the ids, which have weight."""
+    """The log probability that one draw of ``draw_classes`` gives each of the ids, which must have weight."""
     which = clusters.assigned[ids]
     begin_cluster = jnp.where(which > 0, jnp.take_along_axis(thresholds, jnp.maximum(which - 1, 0), axis=1), 0)
     of_cluster = jnp.take_along_axis(thresholds, which, axis=1) - begin_cluster
@@ -66,7 +66,7 @@ def log_share(
 
 
 def arrange(assigned: Int[Array, " num_classes"], weights: Float[Array, " num_classes"], num_clusters: int) -> Clusters:
-    """Classes put in the order of their clusters, in which they keep the order of their ids."""
+    """Puts classes in the order of their clusters, and of their ids within a cluster."""
     order = jnp.argsort(assigned, stable=True).astype(jnp.int32)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=jnp.int32), unique_indices=True)
     thresholds = integer_thresholds(weights[order])
@@ -76,12 +76,12 @@ def arrange(assigned: Int[Array, " num_classes"], weights: Float[Array, " num_cl
 
 
 def mass(clusters: Clusters) -> Float[Array, " clusters"]:
-    """The share of each cluster in all draws by frequency."""
+    """The share of each cluster in draws of classes by weight."""
     units = jnp.diff(clusters.ends, prepend=jnp.uint32(0))
     return units.astype(jnp.float32) / clusters.ends[-1].astype(jnp.float32)
 
 
 def span(thresholds: UInt32[Array, " n"], which: Int[Array, "..."]) -> tuple[Array, Array]:
-    """Where the units of an entry begin, and how many they are."""
+    """Where the units of an entry begin, and how many there are."""
     begin = jnp.where(which > 0, thresholds[jnp.maximum(which - 1, 0)], 0)
     return begin, thresholds[which] - begin

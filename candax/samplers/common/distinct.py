@@ -3,7 +3,7 @@
 Give successive draws from q exponential gaps: class c then arrives as a Poisson process of rate q(c), its first arrival
 is exponential with rate q(c), and the distinct classes ordered by first arrival are a sample without replacement. With
 tau the first arrival of the (S+1)-th distinct class (which is not kept), every kept class was included with
-probability 1 - exp(-q(c) tau) given the others, so that weighting by its inverse is unbiased (rank conditioning: Cohen
+probability 1 - exp(-q(c) tau) given the others, so that weighting by 1 over this is unbiased (rank conditioning: Cohen
 and Kaplan, Bottom-k sketches, 2007).
 """
 
@@ -16,12 +16,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import KeyArray
 
-# With at most this many times S classes in the support, all of them race at once: still O(S), and it ends for sure.
+# With at most this many times S classes in the support, all of them race at once: that is still O(S), and surely ends.
 RACE_FACTOR = 8
 
 
 class Distinct(NamedTuple):
-    """S slots of distinct ids, which of them are real, and the first arrival of the class after them."""
+    """S slots of distinct ids, which of them are real, and the time at which the next distinct class arrives."""
 
     ids: Int[Array, " S"]
     mask: Bool[Array, " S"]

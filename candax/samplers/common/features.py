@@ -1,4 +1,4 @@
-"""Features whose inner products are kernels above 0, and sums of them over many vectors."""
+"""Features whose inner products are positive kernels, and sums of features over many vectors."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,13 +10,13 @@ from jaxtyping import Array, Bool, Float
 
 from candax.base import KeyArray, pytree
 
-# Exponents of random features are taken from this far below the largest on, and so far above it at most.
+# Exponents of random features are clipped to this far below the largest one and this far above it.
 _BELOW, _ABOVE = -40.0, 10.0
 
 
 @pytree
 class RandomFeatures:
-    """Directions, and of each the largest exponent among the classes when the index was built."""
+    """Directions, and for each the largest exponent among the classes when the index was built."""
 
     directions: Float[Array, "rank features"]
     largest: Float[Array, " features"]
@@ -26,11 +26,11 @@ class Features(NamedTuple):
     """A kernel k(h, x) = (features of h) . (features of x), above 0 for all h and x of length ``rank``.
 
     Attributes:
-        number: of features.
+        number: ``(rank) -> int``: how many features there are.
         init: ``(key, rank, largest) -> tables``: ``largest(exponents)`` is the maximum over all classes of what
             ``exponents(x[n, rank])`` returns.
-        of_query: ``(tables, h[B, rank]) -> [B, features]``, but for a factor above 0 of each example.
-        summed: ``(tables, x[n, m, rank], real[n, m]) -> [n, features]``: the sum over the m that are real.
+        of_query: ``(tables, h[B, rank]) -> [B, features]``: features of h, up to a positive factor for each example.
+        summed: ``(tables, x[n, m, rank], real[n, m]) -> [n, features]``: summed over those of the m that are real.
         weights: ``(tables, f[G, features], x[G, n, rank]) -> [G, n]``: f . (features of x).
     """
 
@@ -42,7 +42,7 @@ class Features(NamedTuple):
 
 
 def quadratic(alpha: float) -> Features:
-    """k(h, x) = alpha (h . x)^2 + 1: the upper half of alpha x x^T, off its diagonal doubled, and a one.
+    """k(h, x) = alpha (h . x)^2 + 1: a one, and the upper half of x x^T; for h times alpha, doubled off its diagonal.
 
     Example:
         >>> import jax.numpy as jnp
@@ -79,7 +79,7 @@ def quadratic(alpha: float) -> Features:
 
 
 def positive(num_features: int) -> Features:
-    """k(h, x) near exp(h . x): features exp(+-v . x - |x|^2 / 2) in random directions v, above 0 always.
+    """k(h, x) near exp(h . x): features exp(+-v . x - |x|^2 / 2) in random directions v, always above 0.
 
     Source: Choromanski et al., Rethinking Attention with Performers (2021), lemma 1, the "hyperbolic" form.
     """
@@ -93,7 +93,7 @@ def positive(num_features: int) -> Features:
         return RandomFeatures(directions, largest(lambda x: exponents(directions, x)))
 
     def of_query(tables: RandomFeatures, h: Float[Array, "B rank"]) -> Float[Array, "B features"]:
-        # The length of h is a factor, and plays no part.
+        # The length of h would be a common factor of all features, so it is left out.
         exponent = h @ tables.directions + tables.largest
         return jnp.exp(jnp.maximum(exponent - jnp.max(exponent, axis=1, keepdims=True), _BELOW))
 

@@ -15,9 +15,9 @@ from candax.samplers.common.thresholds import random_below
 
 # Similarities of a block of points to all centres are held at a time: at most this many numbers.
 _SCRATCH = 1 << 22
-# k-means++ chooses among this many points a centre.
+# k-means++ chooses among this many points per centre.
 _START_POINTS = 4
-# From a centre that there is not, as a half squared distance; 4 million of them still add up in float32.
+# Half the squared distance of each point while there is no centre yet; float32 still holds the sum of 4 million.
 _FAR = 1e30
 
 
@@ -27,7 +27,7 @@ class Points(NamedTuple):
     Attributes:
         take: ``ids[n] -> float32[n, width]``: vectors of any length; ids are below ``number``.
         number: how many there are.
-        at_most: the same or more, a static number.
+        at_most: a static number, at least ``number``.
     """
 
     take: Callable[[Int[Array, " n"]], Float[Array, "n width"]]
@@ -38,9 +38,9 @@ class Points(NamedTuple):
 def nearest(
     centers: Float[Array, "centers width"], vectors: Float[Array, "n width"], *, spherical: bool = True
 ) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
-    """The centre of largest inner product with each vector (of equal ones the first), and that product.
+    """The centre of largest inner product with each vector (the first of equal ones), and that product.
 
-    Not ``spherical``: the centre of least distance, and the product less half the squared length of the centre.
+    Not ``spherical``: the nearest centre, and the product less half the squared length of the centre.
     """
     similar = vectors @ centers.T
     if not spherical:
@@ -70,9 +70,9 @@ def kmeans(
     """Centres c of length 1 that make sum_i max_c v_i . c large, for the normalised points v_i.
 
     Each iteration assigns points to their nearest centre and moves every centre to the direction of the sum of its
-    points; a centre without points starts again at a random one. An iteration sees all points, or, where they are more
-    than ``points_per_center * num_centers``, so many at random, others in each iteration. Points are taken by blocks:
-    at most 4 million similarities are held at a time. Deterministic: the same key, the same centres.
+    points; a centre without points starts again at a random one. An iteration sees all points; if there are more than
+    ``points_per_center * num_centers``, it sees that many random ones, drawn anew. Points are taken by blocks: at most
+    4 million similarities are held at a time. Deterministic: the same key gives the same centres.
 
     Not ``spherical``: points as they are, and centres that make sum_i min_c |v_i - c|^2 small: each moves to the mean
     of its points.
@@ -84,9 +84,9 @@ def kmeans(
         num_iterations: of assigning and moving.
         points_per_center: bounds the points of an iteration.
         start: "k-means++": each next centre is the best of a few points, drawn in proportion to their squared distances
-            to those before it (num_centers passes over 4 * num_centers random points); "sampled": random points; or
-            centres.
-        spherical: compare directions; False: distances.
+            to the centres before it (num_centers passes over 4 * num_centers random points); "sampled": random points;
+            or an array of centres.
+        spherical: True: compare directions; False: distances.
 
     Returns:
         float32 centres.
@@ -141,7 +141,7 @@ def kmeans(
                 ids = drawn.astype(jnp.int32)
             vectors = points.take(ids)
             which, _ = nearest(centers, vectors, spherical=spherical)
-            # A product and no scatter: sums in a fixed order give the same centres on every device and run.
+            # A product instead of a scatter: sums in a fixed order give the same centres on every device and run.
             member = jax.nn.one_hot(jnp.where(some, which, num_centers), num_centers, dtype=jnp.float32)
             return sums[0] + member.T @ vectors, sums[1] + jnp.sum(member, axis=0)
 
@@ -151,7 +151,7 @@ def kmeans(
         if not spherical:
             usable = (members > 0) & jnp.all(jnp.isfinite(sums), axis=1)
             return jnp.where(usable[:, None], sums / jnp.maximum(members, 1.0)[:, None], anew)
-        # Written so that NaN starts again too.
+        # Written so that a centre with NaN starts again too.
         usable = (members > 0) & (jnp.max(jnp.abs(sums), axis=1) > 0)
         return jnp.where(usable[:, None], unit(jnp.where(usable[:, None], sums, 1.0)), anew)
 
@@ -189,7 +189,7 @@ def _plus_plus(key: KeyArray, points: Points, num_centers: int, spherical: bool)
         place = jnp.searchsorted(total, uniform[i] * total[-1], side="right")
         at = jnp.minimum(place, vectors.shape[0] - 1)
         tried = vectors[at]
-        # |v - c|^2 / 2, where |v|^2 / 2 + |c|^2 / 2 is 1 for vectors of length 1, to the nearest centre.
+        # Distances to the nearest centre, as |v - c|^2 / 2; |v|^2 / 2 + |c|^2 / 2 is 1 for vectors of length 1.
         lengths = 1 if half is None else half[:, None] + half[at]
         distances = jnp.minimum(distance[:, None], jnp.maximum(lengths - vectors @ tried.T, 0.0))
         best = jnp.argmin(jnp.sum(distances, axis=0))

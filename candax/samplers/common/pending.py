@@ -1,4 +1,4 @@
-"""Changed rows that wait for an index: remembered step by step, handed over together, each in its latest form."""
+"""Changed rows that wait for an index: remembered step by step and handed over together, each in its latest form."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import pytree
 
 _NOWHERE = 2**31 - 1
-# Rows move this many at a time, so that those that wait are paid for and not the room that they have.
+# Rows move this many at a time, so that the cost goes by the rows that wait and not by the room for them.
 _CHUNK = 2048
 
 Index = TypeVar("Index")
@@ -22,8 +22,8 @@ class Pending:
     """Rows in the order in which they changed; a row may have changed several times.
 
     Attributes:
-        ids: of the rows; of the first ``number`` places only.
-        rows: their vectors then.
+        ids: of the rows; only the first ``number`` places are in use.
+        rows: their vectors after that change.
         number: places in use.
     """
 
@@ -43,7 +43,7 @@ def wait_or_move(
     move: Callable[[Index, Int[Array, " some"], Float[Array, "some dim"]], Index],
     index: Index,
 ) -> tuple[Index, Pending]:
-    """Remembers the rows of a step; every so many steps, or when there is no room for another, all of them move.
+    """Remembers the rows that a step changed; moves all every so many steps, or when another step may not find room.
 
     Args:
         pending: rows that wait already.
@@ -53,7 +53,7 @@ def wait_or_move(
         num_valid: classes.
         every: steps.
         move: ``(index, ids, rows) -> index``: distinct ids, sorted, fillers behind them; called for parts of the rows.
-        index: what moves in place, if donated: arrays that ``move`` both reads and writes must be part of it.
+        index: what ``move`` changes, in place if donated; it must hold all arrays that ``move`` both reads and writes.
 
     Returns:
         The index, and what waits from now on.
@@ -97,7 +97,7 @@ def wait_or_move(
 
         return jax.lax.fori_loop(0, (number + size - 1) // size, move_some, index)
 
-    # A loop of one round or none, and no condition: its carry is changed in place.
+    # A loop of one round or none instead of a condition, because a loop changes its carry in place.
     index = jax.lax.fori_loop(0, due.astype(jnp.int32), move_all, index)
     return index, Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
 

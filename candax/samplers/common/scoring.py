@@ -1,4 +1,4 @@
-"""Exact logits of few classes, for samplers that rank what they find."""
+"""Exact logits of a few classes, for samplers that rank what they find."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ from jaxtyping import Array, Float, Int
 from candax.base import Classes, Query
 from candax.cosines import as_scored
 
-# Class rows gathered at a time, as numbers.
+# At most so many numbers of class rows are gathered at a time.
 SCRATCH = 1 << 24
 
 
 def logits_of(embedding: Float[Array, "*m dim"], ids: Int[Array, " n"], classes: Classes) -> Float[Array, "*m n"]:
-    """Logits of one example, or of m, as the head scores them: biases included, cosines where it is normalised.
+    """Logits of one example, or of m, as the head scores them: with biases, and as cosines if the head is normalised.
 
     Args:
         embedding: of any length.
@@ -38,7 +38,7 @@ def best_of(query: Query, ids: Int[Array, "B n"], k: int) -> tuple[Float[Array, 
 
     Args:
         query: embeddings and the output layer now.
-        ids: distinct for each example; where there is none, any number that is no valid class.
+        ids: distinct for each example; slots without one hold any number that is not a valid class.
         k: classes per example; slots in excess have score -inf and id 0.
 
     Returns:

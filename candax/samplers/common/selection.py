@@ -1,6 +1,6 @@
 """The smallest of many small integers: a threshold by bits, and the places below it by counting bits.
 
-``lax.top_k`` of long rows is slow on a CPU, and so is every scatter of a number an element. Here a row is only read:
+``lax.top_k`` of long rows is slow on a CPU, and so is a scatter of one number per element. Here a row is only read:
 once for each bit of its keys, to count how many lie below a threshold, and twice to pack comparisons into words.
 """
 
@@ -51,7 +51,7 @@ def kth_smallest(keys: Integer[Array, "runs run"], num: Int[Array, ""] | int, nu
     O(num_bits) passes over the keys.
     """
     dtype = keys.dtype
-    # Sums down the columns in 16 bits are what a CPU does many of at a time.
+    # A CPU does many sums down columns at a time if they have 16 bits.
     narrow = jnp.int16 if keys.shape[0] < 1 << 15 else jnp.int32
 
     def set_bit(i: Array, threshold: Array) -> Array:
@@ -63,7 +63,7 @@ def kth_smallest(keys: Integer[Array, "runs run"], num: Int[Array, ""] | int, nu
 
 
 def positions_of_set_bits(words: UInt32[Array, " words"], num: int) -> Int[Array, " num"]:
-    """The places of the first ``num`` set bits, in rising order; there must be so many."""
+    """The places of the first ``num`` set bits, in rising order; there must be at least so many."""
     number = jax.lax.population_count(words).astype(jnp.int32)
     end = jnp.cumsum(number)
     # How many words end at or before each slot is the number of the word that the slot lies in.

@@ -12,10 +12,10 @@ Made = TypeVar("Made", Sampler, Retriever)
 
 
 def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]:
-    """Gives what a factory makes its ``share``: the factory's arguments ``numbers`` are divided.
+    """Sets ``share`` of what a factory makes: it calls the factory again with the arguments ``numbers`` divided.
 
-    Samplers and retrievers among the arguments are divided themselves. A retriever gets its ``settings`` here: the
-    arguments of its factory.
+    Samplers and retrievers among the arguments are divided by their own ``share``. A retriever also gets its
+    ``settings`` here: the arguments of its factory.
 
     Args:
         numbers: names of arguments that count samples of a candidate set, or parts of an index, over all classes.

@@ -24,7 +24,7 @@ def integer_thresholds(weights: Float[Array, " n"]) -> UInt32[Array, " n"]:
     """
     n = weights.shape[0]
     positive = weights > 0
-    # Largest first brought to 1: sums and quotients of very large or very small weights would leave float32.
+    # The largest is scaled to 1 first: sums and quotients of very large or very small weights would leave float32.
     weights = weights / jnp.max(weights)
     # Summing runs of 4096 first keeps the float32 sum accurate: a plain running sum stops growing at 2^24 units.
     total = jnp.pad(weights, (0, -n % 4096)).reshape(-1, 4096).sum(1).sum()

@@ -1,4 +1,4 @@
-"""Search by codes of one bit per coordinate: a query's blocks are read together, its best ones scored exactly."""
+"""Search by codes of one bit per coordinate: a query's blocks are read together, its best classes scored exactly."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from candax.samplers.common.selection import smallest
 from candax.samplers.ivf.codes import Asked, Coder
 from candax.samplers.ivf.lists import Lists, Visit
 
-# Queries are searched so many at a time that codes and rows read together hold about this many numbers.
+# So many queries are searched at a time that the codes and rows read together hold about this many numbers.
 _SCRATCH = 1 << 22
 
 
@@ -27,7 +27,7 @@ def search_bits(
     kept: int,
     k: int,
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """Of the classes in the blocks that each query reads the ``kept`` best by their codes, and of these the k best.
+    """Takes from the blocks that each query reads the ``kept`` best classes by code, and of these the k best by score.
 
     Args:
         coder: made the codes.
@@ -39,7 +39,7 @@ def search_bits(
         embeddings: of any length.
         classes: the output layer now: what is scored.
         width: of the keys.
-        kept: scored exactly; at least k.
+        kept: how many are scored exactly; at least k.
         k: at most as many as are read.
 
     Returns:

@@ -1,6 +1,6 @@
 """Codes of one byte per coordinate: classes are ranked by products of whole numbers, the best ones scored exactly.
 
-What a CPU is quick at decides the form: codes of a block are rows that lie next to each other, so that a query reads
+What a CPU does quickly decides the form: codes of a block are rows that lie next to each other, so that a query reads
 whole pages; queries of the same list follow each other and find its rows in the cache; products of a few queries at a
 time, summed in 32 bits; the best by a threshold found bit by bit, and put in order by comparing all pairs, as sorts and
 ``lax.top_k`` of so many take longer than the products.
@@ -22,11 +22,11 @@ _MOST = 127
 _TILE = 4
 # Places that a query reads at a time, for the same reason.
 _PLACES = 1 << 12
-# Estimates are selected on a scale of so many steps.
+# To select the best, estimates are rounded to a scale of so many bits.
 _ESTIMATE_BITS = 10
 # Up to so many are put in order by comparing all pairs.
 _PAIRS = 512
-# Queries are searched so many at a time that what is read together holds about this many numbers.
+# So many queries are searched at a time that what is read together holds about this many numbers.
 _SCRATCH = 1 << 24
 
 
@@ -68,7 +68,7 @@ def to_bytes(vectors: Float[Array, "n dim"]) -> tuple[Int8[Array, "n dim"], Floa
 def write_bytes(
     codes: Bytes, place: Int[Array, " n"], vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None
 ) -> Bytes:
-    """Codes of these vectors at their places; beyond all places they are dropped. ``biases`` None: those held stay."""
+    """Writes codes of vectors at their places, dropping those beyond all places. ``biases`` None: the old ones stay."""
     block = codes.values.shape[1]
     number, inside = place // block, place % block
     values, worth = to_bytes(vectors)
@@ -87,7 +87,7 @@ def search_bytes(
     kept: int,
     k: int,
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """Of the classes in the blocks that each query reads the ``kept`` best by their codes, and of these the k best.
+    """Takes from the blocks that each query reads the ``kept`` best classes by code, and of these the k best by score.
 
     Args:
         codes: of all classes.
@@ -95,7 +95,7 @@ def search_bytes(
         seen: what is read.
         embeddings: as the head scores them.
         classes: the output layer now: what is scored.
-        kept: scored exactly; at least k.
+        kept: how many are scored exactly; at least k.
         k: at most as many as are read.
 
     Returns:
@@ -113,7 +113,7 @@ def search_bytes(
 def shortlist_bytes(
     codes: Bytes, lists: Lists, seen: Visit, embeddings: Float[Array, "B dim"], k: int
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """The same by their codes alone: estimates and ids in any order; slots without a class have the estimate -inf."""
+    """The k best by codes alone: estimates and ids, in any order; slots without a class have the estimate -inf."""
 
     def score(embeddings: Array, ids: Array, estimates: Array) -> tuple[Array, Array]:
         return estimates * to_bytes(embeddings)[1][:, None], ids
@@ -161,7 +161,7 @@ def _by_estimates(
 
 
 def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array, "B R"]) -> Float[Array, "B R block"]:
-    """Logits of the classes in these blocks by their codes, in units of each query's own."""
+    """Logits of the classes in these blocks as estimated by codes, in units of what 1 is worth in the query's code."""
     values, worth = to_bytes(embeddings)
 
     def products(queries: tuple[Array, Array]) -> Array:
@@ -186,7 +186,7 @@ def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array,
 def best_places(estimates: Float[Array, "B n"], number: int, num_bits: int) -> Int32[Array, "B number"]:
     """The places of the largest estimates of each row, in rising order of places; those of -inf are last.
 
-    Estimates are rounded to ``num_bits`` bits: of those that come to the same the first are taken.
+    Estimates are rounded to ``num_bits`` bits: of those that are then equal the first are taken.
     """
     largest = jnp.max(estimates, axis=1, keepdims=True)
     lowest = jnp.min(jnp.where(estimates > -jnp.inf, estimates, jnp.inf), axis=1, keepdims=True)
@@ -232,7 +232,7 @@ def _exact(embeddings: Float[Array, "B dim"], ids: Int[Array, "B n"], classes: C
 
 
 def _by_tiles(function, arrays):  # type: ignore[no-untyped-def]
-    """A function of rows, on a CPU of a few rows at a time."""
+    """Applies a function of rows; on a CPU, to a few rows at a time."""
 
     def tiled(*arrays: Array) -> Array:
         cut = tuple(array.reshape(-1, _TILE, *array.shape[1:]) for array in arrays)

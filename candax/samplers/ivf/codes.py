@@ -16,7 +16,7 @@ from candax.samplers.common.selection import WORD, pack_bits
 
 Codes: TypeAlias = Literal["mean", "rotated", "int8"]
 
-# Estimates are selected on a scale of so many steps.
+# To select the best, estimates are rounded to a scale of so many bits.
 _ESTIMATE_BITS = 12
 
 
@@ -25,9 +25,9 @@ class Codebook:
     """What codes are made with.
 
     Attributes:
-        mean: the threshold of each bit; None but with "mean".
-        rotation: a random orthogonal matrix, applied to keys as ``rotation @ key``; None but with "rotated".
-        dither: of [0, 1), added to a query's coordinates before they are rounded down; None but with "rotated".
+        mean: the threshold of each bit; None unless codes are "mean".
+        rotation: a random orthogonal matrix, applied to keys as ``rotation @ key``; None unless codes are "rotated".
+        dither: in [0, 1), added to a query's coordinates before they are rounded down; None unless "rotated".
     """
 
     mean: Float[Array, " width"] | None
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 class Coder(NamedTuple):
-    """How keys become codes, and codes and queries keys to sort by.
+    """How keys become codes, and how codes and queries become keys to sort by.
 
     **mean**: bit i says that coordinate i of the normalised key exceeds that of the mean of all normalised keys, for
     classes and queries alike; the nearest differ in the fewest bits.
@@ -56,7 +56,7 @@ class Coder(NamedTuple):
     The estimate of <q, r> has mean <q, r> over the rotation: with o = r / |r| it is |r| <s, q'> / <s, o>, where
     s / sqrt(width) is the quantised o, <s, o> / sqrt(width) the correction factor, and q' the part of the query that is
     orthogonal to c. So a class holds its bits and two numbers, A = a - B <s, c> and B = |r|^2 / |r|_1 (and its bias,
-    where keys do not), and the estimate is <q, c> A + <s, q> B. The query's coordinates are rounded to ``query_bits``
+    unless keys hold it), and the estimate is <q, c> A + <s, q> B. The query's coordinates are rounded to ``query_bits``
     bits, up or down by a fixed random threshold, which is unbiased over that threshold.
 
     Source: mean: Zhao et al., ANN Softmax (2021), section 3.2.1; rotated: Gao and Long, RaBitQ: Quantizing
@@ -88,7 +88,7 @@ class Coder(NamedTuple):
         return Codebook(None, q * jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0), jax.random.uniform(key_dither, (width,)))
 
     def turn(self, book: Codebook, keys: Float[Array, "n width"]) -> Float[Array, "n width"]:
-        """Keys as codes see them."""
+        """Keys as they are encoded: rotated, if there is a rotation."""
         if book.rotation is None:
             return keys
         return jnp.matmul(keys, book.rotation.T, precision=jax.lax.Precision.HIGHEST)
@@ -150,7 +150,7 @@ class Coder(NamedTuple):
             width: of the keys.
 
         Returns:
-            Keys for ``smallest``.
+            Keys for ``smallest``, and their number of bits.
         """
         if self.codes == "mean":
             differ = hamming(codes, planes)

@@ -32,16 +32,16 @@ def ivf_index(
     biases included, cosines where it is normalised.
 
     **How much is read.** Lists are stored in blocks of at most 128 places, and every query reads the same number of
-    whole blocks, 9/8 hm_num / block: of the last list perhaps only some. The paper visits whole lists, and so more
-    than HM_num codes (figure 2: 12 for 10); here the last block of a list is filled in part, so that the number of
-    classes seen is about hm_num and at most 9/8 of it (rounded up to a block). With ``hm_num`` >= num_classes
-    everything is visited, and with ``num_kept`` >= num_classes too the search is exact.
+    whole blocks, 9/8 hm_num / block, perhaps only some of the last list's. The paper visits whole lists, and so more
+    than HM_num codes (in figure 2, 12 where HM_num is 10); here the last block of each list is only partly full, so
+    the number of classes seen is about hm_num and at most 9/8 of it (rounded up to a block). With ``hm_num`` >=
+    num_classes everything is visited, and with ``num_kept`` >= num_classes too the search is exact.
 
     Args:
         num_centers: lists; 64 to 1024 in the paper.
         hm_num: codes seen per query; the paper's HM_num, num_classes / 10 or / 20 there.
-        num_kept: how many of them are scored exactly; the paper's k'. Default: hm_num / 10. A search for k takes at
-            least k.
+        num_kept: how many of them are scored exactly; the paper's k'. Default: hm_num / 10. A search for k classes
+            scores at least k.
         codes: "mean": the paper's, cheapest. "rotated": a random rotation and an estimator without bias, for vectors
             whose coordinates differ in variance or depend on each other; a query takes ``query_bits`` times as many
             comparisons, and a class 8 bytes more, or 12 where biases are added to the estimates. See ``Coder``. "int8":
@@ -49,7 +49,7 @@ def ivf_index(
             be kept, and it is the quickest on a CPU where lists are good. Biases are part of all estimates.
         near: which vectors are clustered and coded: "vector": the class vectors; their lengths and biases play no part
             in the choice of lists, nor in "mean" codes. "logit": class vectors extended by bias and length, so that
-            near means of large logit; for classes that differ much in these. See ``class_keys``.
+            near classes have large logits; for classes that differ much in bias or length. See ``class_keys``.
         query_bits: bits of a query's coordinate, with "rotated" codes.
         num_iterations: of k-means, at the build and at each refresh.
         points_per_center: an iteration of k-means sees at most so many classes per centre.
@@ -57,7 +57,7 @@ def ivf_index(
         pending_rows: see ``ivf_bq``.
 
     Returns:
-        A ``Retriever``, whose functions are to be jitted; its state is an ``IVFState``. A search by itself is
+        A ``Retriever``, whose functions are to be jitted; its state is an ``IVFState``. To search without labels, call
         ``find(state, embeddings, classes, k)``.
 
     Raises:

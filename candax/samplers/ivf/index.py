@@ -19,11 +19,11 @@ from candax.samplers.ivf.codes import Codebook, Coder, Codes
 from candax.samplers.ivf.lists import Lists, arrange, block_size, list_of, num_blocks, visit
 from candax.samplers.ivf.pooled import pooled_bytes
 
-# Codes are made of so many numbers of class rows at a time.
+# Codes are made for so many numbers of class rows at a time.
 _ENCODED = 1 << 20
 # Up to so many centres the start is k-means++, whose cost grows with their square.
 _PLUS_PLUS = 4096
-# Groups that together want at least this part of the places are served by one product over all codes.
+# Groups that together want at least 1 / _MUCH of the places are served by one product over all codes.
 _MUCH = 2
 
 Held: TypeAlias = UInt32[Array, "blocks record block"] | Bytes
@@ -43,10 +43,10 @@ class IVFState:
         book: what codes are made with.
         num_valid: classes; rows behind them are in no list.
         updates: since the last refresh.
-        biases: at the last refresh, and the largest length then, where keys are extended by them.
-        longest: see ``biases``.
+        biases: those of the last refresh, if keys are extended by them.
+        longest: the largest length of class vectors then, biases included, if keys are extended by it.
         pending: rows that have changed and wait for their codes, where those of several steps are made together.
-        normalized: the head is, as it was at the build.
+        normalized: whether the head was normalised at the build.
     """
 
     centers: Float[Array, "centers width"]
@@ -97,7 +97,7 @@ class IVFIndex(NamedTuple):
         return Coder(self.codes, self.query_bits)
 
     def _extends(self, normalized: bool) -> bool:
-        """Whether keys are extended: near in the logit of a normalised head is near in the vector."""
+        """Whether keys are extended: not for a normalised head, where near by logit is near by vector."""
         return self.near == "logit" and not normalized
 
     def _keeps_biases(self, classes: Classes) -> bool:
@@ -132,7 +132,7 @@ class IVFIndex(NamedTuple):
         return self._fill(key_centers, classes, self._coder.new(key_book, width), codes, start)
 
     def refresh(self, state: IVFState, key: KeyArray, classes: Classes) -> IVFState:
-        """The same from the present classes; k-means starts from the old centres, and the rotation stays."""
+        """Builds anew from the present classes; k-means starts from the old centres, and the rotation stays."""
         return self._fill(key, classes, state.book, state.codes, state.centers)
 
     def _fill(
@@ -189,7 +189,7 @@ class IVFIndex(NamedTuple):
 
         at_once = max(128, _ENCODED // centers.shape[1])
         codes = walk(classes, jnp.dtype(jnp.float32), encode, codes, block_size=at_once)
-        # A copy: the training step donates the biases and the state, each once.
+        # A copy, because the training step donates both the biases and the state, and no buffer may be donated twice.
         copied = None if longest is None or classes.biases is None else jnp.array(classes.biases, copy=True)
         number = classes.num_valid.astype(jnp.int32)
         waiting = None
@@ -232,7 +232,7 @@ class IVFIndex(NamedTuple):
         ids: Int[Array, " n"],
         vectors: Float[Array, "n dim"],
     ) -> Held:
-        """The codes of these classes made anew; of ``state`` all is used but its codes."""
+        """``codes`` with those of these classes made anew; all of ``state`` is used but its own codes."""
         lists, coder, block = state.lists, self._coder, state.lists.ids.shape[1]
         place = lists.places.at[ids].get(mode="fill", fill_value=lists.ids.size)
         place = jnp.where(ids < state.num_valid, place, lists.ids.size)
@@ -299,7 +299,7 @@ class IVFIndex(NamedTuple):
         assert isinstance(state.codes, Bytes)
         places = state.lists.ids.size
         scored = as_scored(embeddings.astype(jnp.float32), classes.normalized)
-        # As many as the examples want, if they all want others.
+        # No more than a group's examples want together, if no two of them want the same class.
         number = min(number, k * embeddings.shape[0] // groups, places)
         if _MUCH * groups * number >= places:
             return pooled_bytes(state.codes, state.lists, scored, groups, k, number)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import pytree
 
-# Places a block; fewer where lists are so short that much of their last blocks would be empty.
+# Places per block; fewer where lists are so short that much of their last blocks would be empty.
 _BLOCK = 128
 _BLOCKS_A_LIST = 8
 
@@ -23,7 +23,7 @@ class Lists:
     Attributes:
         first_block: of each list; the last entry is how many blocks are in use.
         sizes: classes of each list.
-        ids: the class at each place; places without one hold any class.
+        ids: the class at each place; places without one hold an arbitrary id.
         places: the place of each class, ``block * block_size + place in the block``; beyond all for padding rows.
     """
 
@@ -34,7 +34,7 @@ class Lists:
 
 
 class Visit(NamedTuple):
-    """The blocks that each query reads, the list of each, and how many classes stand in front of it (0: none)."""
+    """The blocks that each query reads, the list of each block, and how many of its first places hold a class."""
 
     blocks: Int[Array, "B R"]
     lists: Int[Array, "B R"]
@@ -42,7 +42,7 @@ class Visit(NamedTuple):
 
 
 def block_size(num_classes: int, num_centers: int) -> int:
-    """Places a block, a power of two: 128, or at most an eighth of the mean length of a list.
+    """Places per block, a power of two: 128, or at most an eighth of the mean length of a list.
 
     Example:
         >>> block_size(1_000_000, 256), block_size(1000, 10), block_size(20, 10)
@@ -63,7 +63,7 @@ def arrange(assigned: Int[Array, " num_classes"], num_centers: int, block: int) 
     Args:
         assigned: the list of each class; ``num_centers`` for padding rows.
         num_centers: number of lists.
-        block: places a block.
+        block: places per block.
 
     Returns:
         ``Lists``.
@@ -96,13 +96,13 @@ def visit(lists: Lists, similar: Float[Array, "B centers"], number: int) -> Visi
     Args:
         lists: the inverted lists.
         similar: how near each query is to each centre.
-        number: R, blocks per query; of the last list perhaps only some.
+        number: R, blocks per query, perhaps only some of the last list's.
 
     Returns:
         ``Visit``; fewer than R blocks are filled where there are not so many.
     """
     block = lists.ids.shape[1]
-    # Lists without classes come last, and every other one has a block: R lists are enough.
+    # Lists without classes come last, and every other list has at least one block: R lists are enough.
     similar = jnp.where(lists.sizes > 0, similar, -jnp.inf)
     near, order = jax.lax.top_k(similar, min(number, similar.shape[1]))
     taken = jnp.where(near > -jnp.inf, jnp.diff(lists.first_block)[order], 0)

@@ -1,4 +1,4 @@
-"""The best classes of groups of examples by one product over all codes, where groups together want much of them."""
+"""The best classes of groups of examples by one product over all codes, for groups that together want many classes."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from candax.samplers.ivf.lists import Lists, list_of
 
 # Classes compared with all examples at a time: their products stay in a CPU's cache.
 _AT_ONCE = 1024
-# Classes by which the scale of an example's logits is found.
+# About so many classes are used to estimate the scale of an example's logits.
 _SAMPLE = 4096
 _SAMPLE_BITS = 10
 _ESTIMATE_BITS = 12
@@ -21,9 +21,9 @@ def pooled_bytes(
 ) -> tuple[Float[Array, "G number"], Int[Array, "G number"]]:
     """The ``number`` classes of each group that are the best for any of its examples, by their codes.
 
-    Logits of an example are compared with those of others by how far they are above its k-th largest, in units of their
-    deviation: score(c) = max over the group's examples x of (logit(x, c) - t(x)) / s(x). Both t and s are estimated
-    from a few thousand classes.
+    Logits of different examples are compared by how far they are above the example's k-th largest, in units of their
+    standard deviation: score(c) = max over the group's examples x of (logit(x, c) - t(x)) / s(x). Both t and s are
+    estimated from a few thousand classes.
 
     Args:
         codes: of all classes.
@@ -78,7 +78,7 @@ def _filled(lists: Lists) -> Bool[Array, "blocks block"]:
 def _scale(
     logits: Float[Array, "n B"], valid: Bool[Array, " n"], rank: Float[Array, ""]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Of each example the logit of this rank among the valid ones, and their deviation; never 0."""
+    """For each example its logit of this rank among valid classes, and its logits' standard deviation (never 0)."""
     share = valid / jnp.maximum(jnp.sum(valid), 1)
     mean = share @ jnp.where(valid[:, None], logits, 0.0)
     spread = jnp.sqrt(share @ jnp.where(valid[:, None], (logits - mean) ** 2, 0.0))

@@ -61,7 +61,7 @@ def ivf_bq(
         update_every: 1: after each step the rows it changed get new codes; n: those of n steps get them together, each
             once; None: codes change at refreshes only.
         pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
-            one step can change. They get their codes sooner where it might not hold those of another step.
+            one step can change. They get their codes sooner if there might be no room for those of another step.
         schedule: when to rebuild centres and lists (the paper: five times an epoch), see also ``every``.
 
     Returns:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import KeyArray
 
-# Hash values of a block of rows are computed together; this many numbers of scratch at most.
+# Hash values of a block of rows are computed together, with at most this many numbers of scratch.
 _SCRATCH = 1 << 22
 
 
@@ -110,7 +110,7 @@ def fold(
 def log_inclusion_of_one_table(
     log_p: Float[Array, "..."], num_hashes: int, num_bits: int, num_buckets: int
 ) -> Float[Array, "..."]:
-    """log(p^K), or log(p^K + (1 - p^K) / M) where codes are folded into M buckets: both vectors in one bucket."""
+    """log(p^K), or log(p^K + (1 - p^K) / M) where codes are folded into M buckets: two vectors share a bucket."""
     log_both = num_hashes * log_p
     if num_buckets >= 1 << (num_hashes * num_bits):
         return log_both
@@ -124,7 +124,7 @@ def by_blocks(
     into: UInt32[Array, "rows tables"],
     scratch: int,
 ) -> UInt32[Array, "rows tables"]:
-    """``function(rows, id of the first)`` on blocks of rows, written into ``into``; ``scratch`` numbers per row."""
+    """Writes ``function(rows, id of the first)`` of blocks of rows into ``into``; uses ``scratch`` numbers per row."""
     rows = vectors.shape[0]
     block = min(max(1, _SCRATCH // max(scratch, 1)), rows)
 
@@ -178,9 +178,9 @@ class Hasher(NamedTuple):
         num_valid: Int[Array, ""] | int,
         prepare: Callable[[Float[Array, "n dim"], Int[Array, ""]], Float[Array, "n wider"]] | None = None,
     ) -> UInt32[Array, "n tables"]:
-        """The same, written into an array; rows from ``num_valid`` on get ``num_buckets``: no bucket.
+        """The same, written into an array; rows from ``num_valid`` on get ``num_buckets``, which means no bucket.
 
-        ``prepare`` makes what is hashed of a block of rows and the id of its first one.
+        ``prepare(rows, id of the first)`` returns the vectors to be hashed for a block of rows.
         """
 
         def of_block(vectors: Float[Array, "n dim"], start: Int[Array, ""]) -> UInt32[Array, "n tables"]:
@@ -204,7 +204,7 @@ class Hasher(NamedTuple):
 def log_inclusion(
     log_same_bucket: Float[Array, "..."], num_tables: Float[Array, "..."] | Int[Array, "..."] | int
 ) -> Float[Array, "..."]:
-    """log(1 - (1 - b)^L), b the probability of sharing a bucket: found in at least one of L tables.
+    """log(1 - (1 - b)^L), b the probability of sharing a bucket: that a class is found in at least one of L tables.
 
     Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), theorems 1
         and 2; Spring and Shrivastava, A New Unbiased and Efficient Class of LSH-Based Samplers and Estimators for

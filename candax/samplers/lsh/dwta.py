@@ -10,7 +10,7 @@ from candax.base import KeyArray
 from candax.checks import checked
 from candax.samplers.lsh.codes import HashFamily, mix
 
-# An empty bin asks this many others at most. One in 100 filled: all fail with probability 2e-6.
+# An empty bin asks at most this many others. If one bin in 100 is filled, all asked are empty with probability 2e-6.
 _ATTEMPTS = 1280
 
 
@@ -25,8 +25,8 @@ def dwta_collision(x: Float[Array, "*g Q dim"], y: Float[Array, "*g n dim"], bin
     """Log collision probability of winner-take-all for all pairs of dense vectors, log sum_i C(R_i, m-1) / C(dim, m).
 
     R_i = #{j: x_j < x_i and y_j < y_i}: coordinate i wins the bin in both vectors if the others of the bin are among
-    these. Of equal coordinates the one of lower index counts as larger, as it does for the codes. O(dim^2) a pair, as
-    ``dim`` matrix products.
+    these. Of equal coordinates the one of lower index counts as larger, as it does for the codes. Costs O(dim^2) per
+    pair, as ``dim`` matrix products.
 
     Args:
         x: vectors.
@@ -83,20 +83,20 @@ def dwta(
     Values depend on the order of the coordinates alone: no strictly increasing map of them changes a value. K functions
     give m^K buckets. Of equal coordinates the one of lower index wins.
 
-    With ``sparse=True`` zeros are absent: the largest is taken among the others of the bin, and a bin without any
-    borrows the value of another bin, found by a hash of its own number (densification); a vector without any
-    coordinate has all values 0. Coordinates that are there may be negative; maps that change no value must keep zeros.
+    With ``sparse=True`` zeros are absent: the largest is taken among the nonzero coordinates of the bin, and a bin
+    without any borrows the value of another bin, found by a hash of its own number (densification); the zero vector has
+    all values 0. Nonzero coordinates may be negative; an increasing map must also keep zeros to change no value.
 
     Args:
         bin_size: m, a power of two of at least 2 and at most ``dim``.
         permutations: "independent": every function draws its own bin, and functions are independent given the vectors.
             "one": a permutation is cut into dim // m disjoint bins, and a new one drawn only when it is used up.
-            Cheaper parameters to draw, and each function alone collides as before, but functions of the same
+            The parameters are cheaper to draw and each function alone collides as before, but functions of the same
             permutation share no coordinate and so depend on each other: 1 - (1 - p^K)^L is then approximate.
         sparse: whether zeros are absent. The collision probability is then that of dense vectors, an approximation.
 
     Returns:
-        A ``HashFamily`` of m * K * L numbers. ``exact`` with independent permutations on dense vectors.
+        A ``HashFamily``; its parameters are m * K * L numbers. It is ``exact`` if "independent" and not ``sparse``.
 
     Raises:
         ValueError: for a bin size that is no power of two; in ``init`` for one that exceeds ``dim``.

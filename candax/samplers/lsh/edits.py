@@ -1,4 +1,4 @@
-"""Edits of buckets: deletions and insertions of a chunk, applied to the buckets they concern as small arrays."""
+"""Edits of buckets: the deletions and insertions of a chunk, applied to small arrays of the buckets concerned."""
 
 from typing import Literal, TypeAlias
 

@@ -17,9 +17,9 @@ from candax.samplers.lsh.tables import Tables, build, empty_tables, update
 
 QueryVector: TypeAlias = Literal["embedding", "label"]
 
-# Buckets by default: as many as hold this many times all classes.
+# By default there are enough buckets to hold this many times all classes.
 _ROOM = 4
-# Without a capacity, no more buckets than this: every one has room for all classes.
+# Without a capacity there are at most this many buckets, because each has room for all classes.
 _MOST_UNBOUNDED = 1 << 16
 
 
@@ -27,8 +27,8 @@ _MOST_UNBOUNDED = 1 << 16
 class LSHState:
     """Hash parameters, tables, the number of valid classes, and updates since the tables were built.
 
-    With ``near="logit"`` also the biases at that time, and the largest length of class vectors that they extend; where
-    the tables wait for several steps, the rows that have changed since.
+    With ``near="logit"`` also the biases and the largest length of class vectors, biases included, at that time; where
+    tables are updated after several steps together, also the changed rows that wait.
     """
 
     hash: BucketHash
@@ -41,7 +41,7 @@ class LSHState:
 
 
 class Queries(NamedTuple):
-    """The vectors that a group looks up; False where one is padding."""
+    """The vectors that each group looks up; ``valid`` is False where one is padding."""
 
     vectors: Float[Array, "G Q dim"]
     valid: Bool[Array, "G Q"]
@@ -110,7 +110,7 @@ class Index(NamedTuple):
         return self.fill(state.tables, key, classes)
 
     def fill(self, tables: Tables, key: KeyArray, classes: Classes) -> LSHState:
-        """New hash functions, and the classes put into tables, whatever these hold."""
+        """Draws new hash functions and puts the classes into the tables, whatever these held."""
         key_hash, key_build = jax.random.split(key)
         hasher = self.hasher(tables.buckets.shape[1])
         # Logits of a normalised head are cosines: near in logit is near in vector.
@@ -128,7 +128,7 @@ class Index(NamedTuple):
         return LSHState(parameters, built, number, jnp.int32(0), biases, longest, self._nothing_pending(classes))
 
     def follow(self, state: LSHState, key: KeyArray, row_ids: Array, rows: Array) -> LSHState:
-        """Moves the changed classes to their new buckets, or remembers them until it is time to."""
+        """Moves the changed classes to their new buckets, or remembers them until it is time to move them."""
         assert self.update_every is not None
         num_buckets = state.tables.buckets.shape[1]
         hasher = self.hasher(num_buckets)
@@ -153,14 +153,14 @@ class Index(NamedTuple):
         return nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
 
     def keys(self, state: LSHState, ids: Int[Array, "*n"], vectors: Float[Array, "*n dim"]) -> Float[Array, "*n wider"]:
-        """What is hashed of the class vectors of these ids; any finite numbers for ids that are no classes."""
+        """What is hashed for these ids, given their class vectors; any finite numbers for ids that are not classes."""
         if state.longest is None:
             return vectors
         biases = None if state.biases is None else state.biases.at[ids].get(mode="fill", fill_value=0.0)
         return class_keys(vectors, biases, state.longest)
 
     def queries(self, state: LSHState, query: Query, num_groups: int | None) -> Queries:
-        """What is hashed of the embeddings of a group's examples, or of the vectors of all their labels."""
+        """What is hashed for each group: its examples' embeddings, or the class vectors of all their labels."""
         groups = count_groups(num_groups, query)
         if self.query == "embedding":
             vectors = query.embeddings.reshape(groups, -1, query.embeddings.shape[1])
@@ -184,5 +184,5 @@ _fill = jax.jit(Index.fill, static_argnums=0, donate_argnums=1)
 
 
 def _copy(biases: Float[Array, " num_classes"] | None) -> Float[Array, " num_classes"] | None:
-    # A state of its own: the training step donates the biases and the state, each once.
+    # A copy, because the training step donates both the biases and the state, and no buffer may be donated twice.
     return None if biases is None else jnp.array(biases, jnp.float32, copy=True)

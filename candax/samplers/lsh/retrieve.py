@@ -33,9 +33,9 @@ def read(
 ) -> Entries:
     """Reads buckets table by table, from a random table on, until the group's quota is used.
 
-    A group of Q valid queries shares ``num_reads`` entries evenly. A query takes whole buckets; the one that exceeds
-    its quota is cut, to a run that starts at a random place. How much is read depends on how many classes belong to the
-    buckets, repeats included, never on which class was read last.
+    A group of Q valid queries shares ``num_reads`` entries evenly. A query takes whole buckets; the bucket that exceeds
+    its quota is cut to a run that starts at a random place. How much is read depends on how many classes the buckets
+    hold, repeats included, never on which class was read last.
 
     Args:
         tables: the index.
@@ -48,7 +48,7 @@ def read(
         ``Entries``.
 
     Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), algorithm
-        3; the random first table is their published code's.
+        3; the random first table is taken from their published code.
     """
     groups, queries, num_tables = codes.shape
     _, num_buckets, capacity = tables.buckets.shape
@@ -86,7 +86,7 @@ def read(
 
 
 class Found(NamedTuple):
-    """Distinct ids of every group in rising order, ``EMPTY`` behind them, and how many they are."""
+    """Distinct ids of every group in rising order, padded with ``EMPTY``, and how many there are."""
 
     ids: Int[Array, "G W"]
     number: Int[Array, " G"]
@@ -113,8 +113,8 @@ def distinct_below(
 ) -> tuple[Int[Array, "G slots"], Bool[Array, "G slots"]]:
     """Distinct random numbers of [0, bound): each is among them with probability min(1, size / bound).
 
-    The range, turned round by a random number, is cut into ``size`` parts, as equal as integers allow, and one number
-    is drawn from each: O(num_slots) whatever the bound.
+    The range, rotated by a random number, is cut into ``size`` parts, as equal as integers allow, and one number is
+    drawn from each: O(num_slots) whatever the bound.
 
     Args:
         key: for the draw.
@@ -164,7 +164,7 @@ class Filled(NamedTuple):
 
 
 def thin_and_fill(key: KeyArray, found: Found, num_slots: int, num_fill: int, num_valid: Int[Array, ""]) -> Filled:
-    """``num_slots`` classes: of those found at most ``num_slots - num_fill``, and all other slots from the rest.
+    """``num_slots`` classes: at most ``num_slots - num_fill`` of those found, and in the other slots classes not found.
 
     The n found classes are kept with probability min(1, (num_slots - num_fill) / n); every class that was not found is
     among the F others with probability min(1, F / (num_valid - n)).

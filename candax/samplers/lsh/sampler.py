@@ -54,18 +54,18 @@ def lsh(
     knows it), b = p^K that a table does, or b = p^K + (1 - p^K) / M where codes are folded into M buckets:
 
     - ``capacity=None``, one embedding per group, no ``budget`` or ``take="all"``: 1 - (1 - b)^L, times S / n where
-      n > S classes were found (a uniformly random S of them stay). Exact over index and draw: every draw a new index.
-      After ``update`` still that of the present vectors, as far as these do not depend on the hash functions.
+      n > S classes were found (a uniformly random S of them stay). Exact over index and draw: with a new index for each
+      draw. After ``update`` still exact for the present vectors, as far as these do not depend on the hash functions.
     - Otherwise 1 - prod over queries (1 - b share)^T, times S / n: T tables were visited, and ``share`` of the classes
-      of their buckets was read, on average. Approximate (``facts.exact`` is False): it takes buckets, queries and
-      tables for independent, and how many tables the quota reached for a fact that does not depend on the class.
-      Several queries of one group share their hash functions, so that together they find less than this says.
+      of their buckets was read, on average. Approximate (``facts.exact`` is False): it treats buckets, queries and
+      tables as independent, and the number of tables that the quota reached as independent of the class. Several
+      queries of one group share their hash functions, so that together they find less than this says.
     - ``fill="uniform"``: all slots that stay free, at least ``num_fill``, take uniformly random classes that were not
       found. Given the n found classes H, counts are min(1, (S - num_fill) / n) for members of H and
-      F / (num_valid - n) for the F others: exact, whatever capacity, budget, groups and stale tables did, for H is
-      summed as it is. Counts cost no collision probability then.
+      F / (num_valid - n) for the F others: exact, whatever capacity, budget, groups and stale tables did, because H is
+      taken as it is. No collision probabilities are computed then.
 
-    Where a loss uses no counts, the compiler drops them. Else they cost O(Q * n * dim) a group for SimHash, and
+    Where a loss uses no counts, the compiler drops them. Otherwise they cost O(Q * n * dim) per group for SimHash, and
     O(Q * n * dim^2) for DWTA.
 
     **Memory** of the state: 4 L (num_classes + M (capacity + 1)) bytes, the hash parameters, and rows that wait. A draw
@@ -94,7 +94,7 @@ def lsh(
         update_every: 1: after each step the rows it changed move to their new buckets; n: those of n steps move
             together, each once; None: tables change at refreshes only.
         pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
-            one step can change. They move sooner where it might not hold those of another step.
+            one step can change. They move sooner if there might be no room for those of another step.
         schedule: when to rebuild the tables with new hash functions, for instance ``exponential_schedule()``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""LSH used as search: all buckets are read, and the best of what they hold is scored exactly."""
+"""LSH used as search: all buckets of a query are read, and what they hold is scored exactly, to keep the best."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def lsh_index(
 
     def search(state: LSHState, query: Query, k: int) -> tuple[Array, Array]:
         queries = index.queries(state, query, None)
-        # All buckets are read: the key, by which parts of them would be chosen, plays no role.
+        # All buckets are read in full, so the key, which would choose parts of them, plays no role.
         entries = read(state.tables, jax.random.key(0), index.codes(state, queries), queries.valid, None)
         return best_of(query, distinct(entries.ids).ids, k)
 
@@ -84,15 +84,15 @@ def lsh_top_k(
 ) -> Sampler:
     """The k best of all classes that share a bucket with the query, by their logits: LSH as approximate search.
 
-    Of the classes in the L buckets of an example the k with the largest embeddings_b . vectors_c + biases_c stay, one
-    set per example, each with expected count 1: like ``top_k``, it is deterministic given the index, and nothing
-    corrects for the classes outside; see ``retrieved``.
+    Of the classes in the L buckets of an example, the k with the largest embeddings_b . vectors_c + biases_c are kept,
+    one set per example, each class with expected count 1: like ``top_k``, it is deterministic given the index, and
+    nothing corrects for the classes outside; see ``retrieved``.
 
     A draw scores L * capacity rows per example, some at a time: the cost that sampling from the buckets avoids.
 
     Args:
         k: slots; those in excess of the classes found are masked.
-        query: as in ``lsh``; with several labels the buckets of all are searched. Scored is always the embedding.
+        query: as in ``lsh``; with several labels the buckets of all are searched. Scores always go by the embedding.
         num_tables: L.
         num_hashes: K, hash functions per table.
         hash: ``simhash()`` or ``dwta(m)``; default ``dwta(8)``.

@@ -11,8 +11,8 @@ from candax.samplers.lsh.codes import HashFamily
 def simhash_collision(x: Float[Array, "*g Q dim"], y: Float[Array, "*g n dim"]) -> Float[Array, "*g Q n"]:
     """Log collision probability of SimHash, log(1 - angle(x, y) / pi), for all pairs.
 
-    A zero vector has the sign of nothing: its bit is always 1, so it meets another vector with probability 1/2, and
-    another zero vector always. In float32: angles below about 4e-4 cannot be told from 0.
+    The bit of a zero vector is always 1, so it collides with another vector with probability 1/2, and always with
+    another zero vector. In float32, angles below about 4e-4 cannot be told from 0.
 
     Args:
         x: vectors.
@@ -47,7 +47,7 @@ def simhash_collision(x: Float[Array, "*g Q dim"], y: Float[Array, "*g n dim"]) 
 
 
 def simhash() -> HashFamily:
-    """The sign of a random projection, one bit a function: 1 where g . x >= 0, g standard normal.
+    """The sign of a random projection, one bit per function: 1 where g . x >= 0, g standard normal.
 
     Two vectors collide with probability 1 - angle / pi, so length plays no part: classes are found by direction, and
     the biases of the output layer are not seen. K functions give 2^K buckets.

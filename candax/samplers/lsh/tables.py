@@ -1,6 +1,6 @@
 """Hash tables of fixed size: which classes are in which bucket, kept up to date by rows.
 
-A bucket is a row of class ids without gaps, behind them ``EMPTY``. An update gathers the buckets that change, edits
+A bucket is a row of class ids without gaps, padded with ``EMPTY``. An update gathers the buckets that change, edits
 them as small arrays and writes each back once, so that donated tables are changed in place.
 """
 
@@ -159,8 +159,8 @@ def update(
     All deletions come first, then the insertions by rising id. While no bucket overflows, the buckets then hold the
     same sets as tables built anew. A full bucket evicts: "fifo" the class that entered first; "reservoir" keeps each of
     the n classes that belong to the bucket with probability capacity / n: the newcomer takes a random place, or none.
-    (After deletions from an overfull bucket its free slots go to the next that come; evicted classes do not return
-    before the tables are built anew, or before their code changes.)
+    (After deletions from an overfull bucket its free slots go to the next classes that enter; evicted classes do not
+    return until the tables are built anew or their code changes.)
 
     O(U L) codes and, for each code that changed, two buckets. In place on donated tables.
 
@@ -168,8 +168,8 @@ def update(
         tables: as built.
         key: for "reservoir".
         row_ids: sorted, unique; ids >= num_classes are fillers to be ignored.
-        codes: the new bucket of each in each table; M: in none. Inserting is an update of a class that is in none,
-            deleting one to M.
+        codes: the new bucket of each class in each table; M stands for none. To insert a class is to update one that is
+            in no bucket; to delete it is to update it to M.
         eviction: what a full bucket does.
 
     Returns:
