@@ -3,12 +3,12 @@
     candax experiment ann-dataset
     candax experiment ann-dataset --config acl-authors --dataset FOLDER
 
-Data sets, batches and learning rates are those of the LNS experiments (``lns_configurations``), the head is theirs too:
-logits with biases, no cosines, so that what retrieval holds are class vectors extended by bias and length. Candidates
-are a tenth of the classes; time is that of training steps and builds, relative to the faster form of the full softmax.
+Data sets, batches and learning rates are those of the LNS experiments (``lns_configurations``), and so is the head:
+logits with biases, no cosines, so that retrieval searches class vectors extended by bias and length. Candidates are a
+tenth of the classes; time is that of training steps and builds, relative to the faster form of the full softmax.
 
-The paper's claims: ANN and KNN Softmax are as precise as the full softmax, LSH Softmax and Partial FC are not. Its
-classes are equally frequent, those here are not.
+The paper's claims: ANN and KNN Softmax are as precise as the full softmax, LSH Softmax and Partial FC are not. The
+paper's classes are equally frequent, those here are not.
 
 Expected with the paper's codes, --codes mean, on python-stdlib without hf_softmax (10 minutes on 2 busy cores), P@1 and
 time relative to the full softmax: full .408, Partial FC .383 (.20), ANN .379 (.61), KNN .379 (.36), LSH .378 (.36). On
@@ -34,9 +34,9 @@ class ANNDataset(OnDataset):
     """Trains by every method on a data set; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ann_methods.METHODS[1:]
-    """Methods beside full softmax."""
+    """Methods to compare with the full softmax."""
     codes: CodesName = "int8"
-    """Codes of IVF-BQ; mean: the paper's, with a tenth of them seen."""
+    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     rate: common.Share = 0.1
     """Candidates of a group as a share of all classes: the paper's r."""
     num_groups: common.Count = 4

@@ -1,4 +1,4 @@
-"""The methods that the ANN Softmax paper compares, each a sampler and what becomes of a loss on cosines.
+"""The methods that the ANN Softmax paper compares, each as a sampler and the form that it gives a loss on cosines.
 
 ``hm_num``, ``num_kept``, k and the period of refreshes follow from the number of classes as the paper says.
 """
@@ -19,20 +19,20 @@ LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
 
 # Scale of cosines without a margin; the paper does not say it.
 _SCALE = 16.0
-# Codes that IVF-BQ sees for each class it has to find, and at least.
+# How many codes IVF-BQ reads for each class that it has to find, and the least that it reads.
 _SEEN_PER_FOUND, _LEAST_SEEN = 20, 2500
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What samplers are made for; what is not said here is in ``samplers.ivf_bq``."""
+    """The sizes that samplers are made for; all others are the defaults of ``samplers.ivf_bq``."""
 
     num_classes: int
     batch_size: int
     num_sampled: int  # per group: the paper's C_sub
     num_groups: int
     period: int  # steps between two builds of an index: T
-    graph_period: int  # the same of a graph of neighbours, which takes much longer
+    graph_period: int  # the same of a graph of neighbours, whose build takes much longer
     near: Literal["vector", "logit"] = "vector"
     num_centers: int | None = None  # None: the root of the number of classes, in the paper's range where it can be
     hm_num: int | None = None  # None: with "mean" codes a tenth of the classes, else what suffices for k
@@ -47,20 +47,20 @@ class Sizes:
 
 
 def sizes_of(settings: Faces, codes: CodesName = "mean") -> Sizes:
-    """Those of a study, with the paper's T of a fifth of an epoch."""
+    """The sizes of a study, with the paper's T of a fifth of an epoch."""
     per_epoch = settings.batches_per_epoch
     own = {name: getattr(settings, name) for name in ("num_classes", "batch_size", "num_sampled", "num_groups")}
     return Sizes(**own, period=max(1, per_epoch // 5), graph_period=per_epoch, codes=codes)
 
 
 def classification(settings: Faces, tests: int = 4000) -> Problem:
-    """The data of a study that measures new samples of the training classes alone."""
+    """The data of a study that measures only new samples of the training classes."""
     return make_problem(settings, tests=tests, pairs=20, probes=1, distractors=1)
 
 
 def _ivf(sizes: Sizes) -> Sampler:
     number = sizes.num_classes
-    # The paper's section 3.2; with better codes fewer of them do (benchmarks/ann_step.py).
+    # The paper's section 3.2; with better codes fewer are enough (benchmarks/ann_step.py).
     enough = max(1, number // 10)
     if sizes.codes != "mean":
         enough = min(number, max(_LEAST_SEEN, _SEEN_PER_FOUND * sizes.k))
@@ -74,7 +74,7 @@ def _ivf(sizes: Sizes) -> Sampler:
 
 
 def _lsh(sizes: Sizes) -> Sampler:
-    # As many bits as say which class it is; buckets follow the class vectors by building them anew.
+    # As many bits as it takes to number the classes; buckets follow the class vectors only when they are rebuilt.
     bits = max(1, round(math.log2(sizes.num_classes)))
     found = samplers.lsh_top_k(
         sizes.k,
@@ -89,7 +89,7 @@ def _lsh(sizes: Sizes) -> Sampler:
 
 
 def _knn(sizes: Sizes) -> Sampler:
-    # The paper has 6 of 10^3 classes, 12 of 10^6, 120 of 10^7 and 1200 of 10^8.
+    # The paper has 6 neighbours with 10^3 classes, 12 with 10^6, 120 with 10^7 and 1200 with 10^8.
     k = max(6, round(1.2e-5 * sizes.num_classes))
     return samplers.every(samplers.knn_label(k), sizes.graph_period)
 
@@ -111,7 +111,7 @@ METHODS: tuple[MethodName, ...] = get_args(MethodName)
 
 
 def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, Callable[..., Any]]:
-    """A sampler, and the loss to train with: without a sampler that over all classes."""
+    """A sampler and the loss to train with; without a sampler, the loss is over all classes."""
     if name == "full_softmax":
         return None, losses.over_all_classes(loss)
     if name == "partial_fc":
@@ -120,7 +120,7 @@ def method(name: MethodName, sizes: Sizes, loss: Loss) -> tuple[Sampler | None, 
     return samplers.grouped(found, num_sampled=sizes.num_sampled, num_groups=sizes.num_groups), loss
 
 
-# Candidates are what they are: none of the paper's methods corrects for the classes left out.
+# All are uncorrected: none of the paper's methods corrects for the classes left out.
 LOSSES: dict[LossName, Loss] = {
     "softmax": losses.with_margin(functools.partial(losses.cosface, margin=0.0, scale=_SCALE), losses.subset_softmax),
     "arcface": losses.with_margin(losses.arcface, losses.subset_softmax),

@@ -2,16 +2,16 @@
 
     candax experiment ann-profile
 
-Table 5, with 100,000 classes: milliseconds of each part of a step's work on the head, by themselves, median of several:
+Table 5, with 100,000 classes: milliseconds of each part of a step's work on the head, timed alone, median of several:
 retrieval (drawing candidates and finding their distinct rows), forward (gathering rows, cosines), loss forward and
 backward, backward (to rows and embeddings), update (optimizer, and the index following the rows), and the builds of
 index or graph spread over the steps between two of them; beside them a whole training step, encoder included, the
 scratch memory of the compiled step, and the bytes of weights, optimizer and sampler state. Figure 5, with 10,000
-classes: top-1 accuracy on the way against training time.
+classes: top-1 accuracy during training against training time.
 
 The paper's claims, on GPUs with 10^7 and 10^8 classes: ANN Softmax takes half to a quarter of the full softmax's time
-per step and less than KNN Softmax's, most of it won in the loss; it is as accurate; Partial FC takes the least time,
-and is less accurate even where it is given as much.
+per step and less than KNN Softmax's, most of it saved in the loss; it is as accurate; Partial FC takes the least time,
+and is less accurate even where it is given as much time.
 
 Expected with the paper's codes, --codes mean --epochs 1 (5 minutes on 2 cores), ms per step at 100,000 classes: full
 softmax 267, ANN 284 (149 of them retrieval), KNN 147, LSH 210, Partial FC 35; scratch 284, 139, 139, 140, 27 MB. 10,000
@@ -39,15 +39,15 @@ class ANNProfile(Faces):
     """Times the parts of a step, then trains by every method; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
-    """Methods; hf_softmax takes much the longest."""
+    """Methods to compare; hf_softmax takes by far the longest."""
     codes: CodesName = "int8"
-    """Codes of IVF-BQ; mean: the paper's, with a tenth of them seen."""
+    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     profile_classes: common.Count = 100_000
-    """Classes of table 5."""
+    """Number of classes for table 5."""
     repeats: common.Count = 5
     """Timings behind each median."""
     num_classes: common.Count = 10_000
-    """Classes of figure 5."""
+    """Number of classes for figure 5."""
     epochs: common.Positive = 3
     """Passes over the samples, for figure 5."""
 

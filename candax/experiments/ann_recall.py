@@ -1,11 +1,11 @@
-"""ANN Softmax, tables 1 and 2 and figure 4: what retrieval finds, and what of it shows in accuracy.
+"""ANN Softmax, tables 1 and 2 and figure 4: what retrieval finds, and how much of that shows in accuracy.
 
     candax experiment ann-recall
 
 On generated identities, with the softmax of scaled cosines: top-1 accuracy on new samples of the training classes, and
 recall, the share of an example's k best classes that retrieval finds (k by equation 8), as the mean over six points of
 the training. Table 1: IVF-BQ, a hashing forest and LSH at several sizes, beside all classes and random ones (Partial
-FC). Table 2: groups per batch, and k with them. Figure 4: T (steps between builds of the index; the last one: never),
+FC). Table 2: groups per batch, which change k. Figure 4: T (steps between builds of the index; the last one: never),
 number of centres, HM_num and k', one at a time, the others as the paper says.
 
 The paper's claims: accuracy follows recall (IVF-BQ .856, hashing forest .394, LSH .313); it grows with the number of
@@ -47,8 +47,8 @@ TITLES: dict[SweepName, str] = {
     "hm_num": "figure 4c: HM_num / classes",
     "num_kept": "figure 4d: k' / HM_num",
 }
-# T is a share of an epoch (from the whole training on the index is never built again), HM_num one of all classes, k'
-# one of HM_num. Table 1 has numbers of hash tables.
+# T in epochs (if it is as long as the training, the index is never built again), HM_num as a share of all classes, k'
+# as a share of HM_num. For table 1, numbers of hash tables.
 VALUES: dict[SweepName, tuple[float, ...]] = {
     "method": (8, 32),
     "num_groups": (1, 2, 4, 8, 16),
@@ -68,7 +68,7 @@ class ANNRecall(Faces):
     sweeps: tuple[SweepName, ...] = tuple(TITLES)
     """What to change: table 1, table 2, figure 4a to d."""
     values: tuple[common.Positive, ...] = ()
-    """To give what is changed, instead of the study's own."""
+    """Values for what is changed; none: the study's own."""
 
     QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "num_groups": 8, "values": (0.1, 1.0)}
 
@@ -99,7 +99,7 @@ def _mean_recall(row: common.Row) -> float | None:
 
 
 def _panel(sweep: SweepName) -> common.Panel:
-    """Accuracy on the left scale, recall on the right one; table 1 has one against the other."""
+    """Accuracy on the left scale, recall on the right one; for table 1, accuracy against recall."""
 
     def here(row: common.Row) -> bool:
         return row["sweep"] == sweep and row["recall"] is not None
@@ -147,7 +147,7 @@ def _methods(settings: ANNRecall, problem: Problem, sweep: SweepName) -> Iterato
 
 
 def _recall(problem: Problem, found: Sampler, k: int) -> Callable[[Any], dict[str, float]]:
-    # As many as a batch has: Partial FC's candidates are its labels, first of all.
+    # As many examples as a batch has: Partial FC's candidates are the batch's labels, first of all.
     number = problem.settings.batch_size
     inputs, labels = problem.test_inputs[:number], problem.test_ids[:number, None].astype(np.int32)
 

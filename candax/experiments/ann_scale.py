@@ -9,8 +9,8 @@ r"""ANN Softmax, table 6: accuracy by method as the number of classes grows.
 Generated identities, 10^3, 10^4, ... of them up to ``--max-classes``; top-1 accuracy on new samples of the training
 classes, with the softmax of scaled cosines and a tenth of the classes as candidates, as mean and range over seeds,
 which change the identities, initial values, batches and candidates. From 10^6 classes on, where a step of the full
-softmax takes gigabytes and a graph of neighbours the square of it in time, only the other methods are run. Where there
-is no time for an epoch, ``--warm-start`` trains the encoder on some identities before.
+softmax takes gigabytes and a graph of neighbours takes time by the square of the classes, only the other methods are
+run. Where there is no time for an epoch, ``--warm-start`` trains the encoder on some identities beforehand.
 
 The paper's claims: ANN and KNN Softmax stay with the full softmax at any size; Partial FC, which draws at random, falls
 behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH Softmax somewhat less.
@@ -48,29 +48,29 @@ class ANNScale(Faces):
     """Trains every method at every number of classes; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "partial_fc")
-    """Methods."""
+    """Methods to compare."""
     num_classes: tyro.conf.Suppress[int] = 10_000
     codes: CodesName = "int8"
-    """Codes of IVF-BQ; mean: the paper's, with a tenth of them seen."""
+    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     min_classes: common.Count = 1000
-    """The first number of classes."""
+    """The smallest number of classes."""
     max_classes: common.Count = 10_000
-    """The last one; each is ten times the one before."""
+    """The most classes; each number of classes is ten times the one before."""
     seeds: common.Count = 3
-    """Trainings of each, with seeds from --seed on."""
+    """Trainings of each method and number of classes, with seeds from --seed on."""
     epochs: common.Positive = 3
     """Passes over the samples."""
     min_steps: common.Count = 1500
-    """Training steps at least, for few classes."""
+    """The fewest training steps, for few classes."""
     max_steps: common.Count | None = None
-    """Training steps at most, for many."""
+    """The most training steps, for many classes; None: no limit."""
     warm_start: common.NonNegative = 0
     """Identities that the encoder is trained on beforehand; class vectors then start as means of embeddings, and a row
     "start" says how accurate these are. 0: everything starts at random."""
     warm_steps: common.Count = 1500
-    """Steps of that training, with the learning rate --warm-learning-rate."""
+    """Training steps of --warm-start, with the learning rate --warm-learning-rate."""
     warm_learning_rate: common.Positive = 1e-2
-    """Of that training."""
+    """Learning rate of the training of --warm-start."""
 
     QUICK: ClassVar = {
         **Faces.QUICK,
@@ -78,7 +78,7 @@ class ANNScale(Faces):
     }
 
     def check(self) -> None:
-        """Sizes grow, and the warm start has a batch."""
+        """See ``Settings``; sizes must grow, and the warm start needs a batch of samples."""
         super().check()
         grow = self.min_classes <= self.max_classes
         self.expect(grow, "--min-classes <= --max-classes", "min_classes", "max_classes")
@@ -87,7 +87,7 @@ class ANNScale(Faces):
         self.expect(not 0 < few < self.batch_size, enough, "warm_start", "samples_per_class")
 
     def at(self, num_classes: int, seed: int) -> "ANNScale":
-        """The same at one size, with one seed."""
+        """These settings at one number of classes, with one seed."""
         own = dataclasses.replace(self, num_classes=num_classes, seed=seed)
         steps = max(round(self.epochs * own.batches_per_epoch), self.min_steps)
         steps = steps if self.max_steps is None else min(steps, self.max_steps)

@@ -1,4 +1,4 @@
-"""ANN Softmax, tables 3 and 4: how well encoders tell identities that they were not trained on, by method and margin.
+"""ANN Softmax, tables 3 and 4: how well encoders tell apart identities unseen in training, by method and margin.
 
     candax experiment ann-tables
 
@@ -8,13 +8,13 @@ distractors, and top-1 classification of new samples of the training classes. Ta
 64, margin .5), a tenth of the classes as candidates. Table 4: the softmax without a margin, ArcFace, CosFace (margin
 .4) and D-Softmax, each over all classes and with ANN Softmax, and D-Softmax's own two ways to compute less: B (the loss
 between classes of a tenth of the examples) and K (over a tenth of the classes, drawn uniformly). Random projection is
-measured by its short embeddings: cosines in few coordinates are not recovered to cosines in all.
+measured by its short embeddings: cosines in all coordinates are not recovered from them.
 
 The paper's claims: with a tenth of the classes ANN Softmax is as accurate as all classes, under every margin; KNN
 Softmax too; LSH Softmax, hashing forests and Partial FC lose a little, random projection and D-Softmax-B and K more.
 
 Expected with the paper's codes, --codes mean (10 minutes on 2 cores, half of them the hashing forest; one seed; all
-figures are in docs/papers/ann.md): verification .943 to .960, which tells no method from another. Rank-1 and top-1 with
+figures are in docs/papers/ann.md): verification .943 to .960, which does not tell methods apart. Rank-1 and top-1 with
 ArcFace: all classes .608 and .985, ANN .577 and .980, LSH .611 and .984, Partial FC .492 and .893; random projection to
 12 coordinates does not learn ArcFace (top-1 .002). Milliseconds per step: full softmax 6.1, ANN 12.1, Partial FC 3.4,
 hashing forest 229. With ``--epsilon 1e-8``, the usual one of Adam, all classes are far behind (.444 and .897): see
@@ -45,18 +45,18 @@ class ANNTables(Faces):
     methods: tuple[MethodName, ...] = ann_methods.METHODS
     """Methods of table 3."""
     codes: CodesName = "int8"
-    """Codes of IVF-BQ; mean: the paper's, with a tenth of them seen."""
+    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     losses: tuple[LossName, ...] = ("softmax", "arcface", "cosface", "d_softmax")
     """Losses of table 4."""
     num_projected: common.NonNegative | None = None
-    """Coordinates that random projection leaves of --dim; None: a fifth (the paper: 100 of 512), 0: it has no row."""
+    """Coordinates that random projection leaves of --dim; None: a fifth (the paper: 100 of 512), 0: leave it out."""
     distractors: common.Count = 50_000
-    """Identities that those to be found are hidden among."""
+    """Identities among which those to be found are hidden."""
 
     QUICK: ClassVar = {**Faces.QUICK, "epochs": 12.0, "distractors": 300, "methods": (), "losses": ("softmax",)}
 
     def check(self) -> None:
-        """A projection makes fewer coordinates."""
+        """See ``Settings``; a projection must not make more coordinates."""
         super().check()
         fits = (self.num_projected or 0) <= self.dim
         self.expect(fits, "--num-projected of 0 to --dim", "num_projected", "dim")
@@ -71,7 +71,7 @@ COLUMNS = (
 
 @common.command
 def ann_tables(settings: ANNTables) -> common.Study:
-    """Runs the study; a row for each loss and method, the first one of an encoder that was not trained."""
+    """Runs the study; a row for each loss and method, after one for an encoder that was not trained."""
     problem = make_problem(settings, distractors=settings.distractors)
     sizes = ann_methods.sizes_of(settings, settings.codes)
     short = max(1, settings.dim // 5) if settings.num_projected is None else settings.num_projected

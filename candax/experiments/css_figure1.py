@@ -39,7 +39,7 @@ _CLAIMS = {
     "CSS-Bernoulli": "paper: like CSS-IS; here: twice its error",
 }
 _BATCH = 200
-# Problems that the picture shows.
+# How many problems the picture shows.
 _SHOWN = 500
 
 
@@ -48,14 +48,14 @@ class Figure1(common.Settings):
     """Estimates p(1|x) by three methods; prints their errors, writes results.json and a picture."""
 
     num_classes: common.Count = 10_000
-    """C."""
+    """Number of classes, C."""
     num_problems: common.Count = 2000
-    """Random u to estimate p of."""
+    """Number of random vectors u whose p is estimated."""
 
     QUICK: ClassVar = {"num_problems": 200}
 
     def check(self) -> None:
-        """Problems come in batches."""
+        """See ``Settings``; problems come in batches."""
         super().check()
         self.expect(self.num_classes >= 2, "--num-classes of 2 or more", "num_classes")
         self.expect(self.num_problems >= _BATCH, f"--num-problems of {_BATCH} or more", "num_problems")
@@ -97,7 +97,7 @@ def _measure(settings: Figure1, name: str, num_sampled: int, folder: Path | None
         key_others, key_first = jax.random.split(key_u)
         others = jax.random.uniform(key_others, (_BATCH, number), minval=1e-12)
         u = others.at[:, 0].set(number * jnp.exp(jax.random.normal(key_first, (_BATCH,))))
-        # Of the i-th unit vector the logits are those of the i-th problem.
+        # For the i-th unit vector as input, the logits are those of the i-th problem.
         classes = Classes(jnp.log(u).T, None, counts)
         return u[:, 0] / u.sum(1), jnp.exp(
             -Method(sampler, loss).losses(state, key_draw, jnp.eye(_BATCH), labels, classes)

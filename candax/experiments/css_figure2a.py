@@ -9,12 +9,12 @@ that hit the true class are dropped, with weights 1 / (S f): as unbiased as redr
 sampling and ranking (margin log(C - 1)) take the mean over the samples: for ranking that is the paper's sum with a
 20th of the learning rate.
 
-Learning rates, from seven of .001 to 1: one for exact, CSS-IS and CSS-Bernoulli, at which the worst of the three ends
+Learning rates, of seven from .001 to 1: one for exact, CSS-IS and CSS-Bernoulli, at which the worst of the three ends
 highest; for BlackOut and ranking the largest that converges, as the paper says (the likelihood never falls by more than
 0.1); for the three methods that the paper leaves out the one that ends highest.
 
 Expected with seed 0, exact log-likelihood per point at the end, within a factor of 2. A uniform distribution has
--6.91, the true model -.68: what works well passes it, as 100,000 parameters can separate 2000 points.
+-6.91, the true model -.68: what works well passes the latter, as 100,000 parameters can separate 2000 points.
 
 * exact -.0008, CSS-IS -.0017, CSS-Bernoulli -.0039, all with rate .0316: alike until they are near 0, as in the paper.
 * BlackOut -.17 (rate .1) and ranking -.13 (rate .316): they work, but the paper's rule for their rates is what holds
@@ -61,22 +61,22 @@ class Figure2a(softmax_regression.Regression):
     """Trains a softmax regression by ten methods; prints a table, writes results.json and a picture."""
 
     num_classes: common.Count = 1000
-    """C."""
+    """Number of classes, C."""
     shared: bool = False
     """One candidate set per batch instead of one per example."""
     rates: tuple[common.Positive, ...] = (0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0)
-    """Learning rates."""
+    """Learning rates to choose from."""
 
     QUICK: ClassVar = {**softmax_regression.Regression.QUICK, "num_classes": 150, "rates": (0.001, 0.01, 0.1)}
 
     def check(self) -> None:
-        """The margin of ranking is log(C - 1)."""
+        """See ``Settings``; the margin of ranking is log(C - 1)."""
         super().check()
         self.expect(self.num_classes >= 3, "--num-classes of 3 or more", "num_classes")
 
 
 def methods(problem: Problem, num_groups: int | None) -> tuple[dict[str, Method], float]:
-    """The methods by name, and the expected number of samples by coins: the sum of f^0.54 over the classes."""
+    """The methods by name, and the expected number of Bernoulli samples: the sum of f^0.54 over the classes."""
     expected = float(jnp.sum((problem.counts / jnp.sum(problem.counts)) ** POWER))
     unigram = functools.partial(samplers.unigram, NUM_SAMPLED, power=1.0, num_groups=num_groups)
     bernoulli = functools.partial(samplers.bernoulli, power=POWER, num_groups=num_groups)

@@ -15,8 +15,8 @@ Expected exact log-likelihoods per point at the end with seed 0, within 20 %, by
   paper calls log(C - 1) a reasonable setting, and it is, but larger ones end higher. These points can be separated, so
   that the likelihood grows with the scale of the logits, and a margin is a way to ask for scale.
 * Control, C = 500: -4.70, -5.5, -7.1, -9.2, -11.8, -14.5: the order is reversed. log(C - 1) is then worse than the
-  uniform distribution (-6.21): where the classes overlap, a margin asks for more than the data hold. What to know
-  before using it: the gain above is that of training points that can be told apart.
+  uniform distribution (-6.21): where the classes overlap, a margin asks for more than the data hold. Know this
+  before using it: the gain above comes from training points that can be told apart.
 * Control, CSS-IS: -9.5, -6.9, -5.1, -4.60 with 1, 5, 20, 100 samples, -4.57 with all classes, at mean entropies of 1.3,
   1.9, 3.1, 4.2 and 4.6 nats. The log of an estimated sum is too low on average, the more so the fewer the samples:
   small S makes the model too sharp. Ranking with margin log(C - 1) is CSS with S = 1, and ends like it.
@@ -53,22 +53,22 @@ class Figure2b(Regression):
     """Trains by ranking with several margins; prints a table, writes results.json and a picture."""
 
     num_classes: tuple[common.Count, ...] = (500, 1000)
-    """C of each separable problem; the control has the first."""
+    """Number of classes, C, of each separable problem; the control has the first number."""
     control_dim: common.Count = 3
-    """D of the control, few enough that its points cannot be separated."""
+    """Coordinates of an input, D, in the control: so few that its points cannot be separated."""
     margins: tuple[float, ...] = (0.0, 2.0, 4.0, 9.0, 12.0)
-    """Margins of ranking, beside log(C - 1)."""
+    """Margins of the ranking loss, in addition to log(C - 1)."""
     css_samples: tuple[common.Count, ...] = (1, 5, 20, 100)
-    """S of CSS-IS in the control, beside all classes."""
+    """Numbers of samples, S, of CSS-IS in the control, in addition to all classes."""
     rates: tuple[common.Positive, ...] = (0.004, 0.016, 0.064)
-    """Learning rates; the curves are of the second."""
+    """Learning rates; the curves show the second."""
     control_rates: tuple[common.Positive, ...] = (0.05, 0.1, 0.2)
-    """The same in the control."""
+    """Learning rates in the control; the curves show the second."""
 
     QUICK: ClassVar = {**Regression.QUICK, "num_classes": (100,), "margins": (0.0, 2.0), "css_samples": (1, 20)}
 
     def check(self) -> None:
-        """log(C - 1) is a margin; curves are of the second rate."""
+        """See ``Settings``; log(C - 1) is a margin, and curves show the second rate."""
         super().check()
         enough = min(self.num_classes, default=0) >= 3
         self.expect(enough, "--num-classes of 3 or more", "num_classes")
@@ -107,7 +107,7 @@ def figure2b(settings: Figure2b) -> common.Study:
             decay=control,
         )
         found, log_p = curves.figures(1), jax.nn.log_softmax(problem(panel).inputs @ curves.vectors[1].T)
-        if not control:  # shown on a log scale, which needs a sign
+        if not control:  # shown on a log scale, which needs positive numbers
             found["curve"]["log_likelihood"] = -found["curve"]["log_likelihood"]
         entropy = float(-jnp.mean(jnp.sum(jnp.exp(log_p) * log_p, axis=1)))
         return {**found, "entropy": entropy, "true_model": float(problem(panel).true_log_likelihood)}

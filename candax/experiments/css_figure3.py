@@ -66,13 +66,13 @@ class Figure3(common.Settings):
     epochs: common.Count = 5
     """Passes over the text."""
     full_epochs: common.NonNegative = 1
-    """Passes over the text with the full softmax, which costs the time of about 20 others; 0: it has no row."""
+    """Passes over the text with the full softmax, each as long as about 20 others; 0: leave it out."""
     alphas: tuple[float, ...] = (0.75,)
     """Powers of the frequencies that samples are drawn from."""
     max_length: common.Count = 23
     """Words of the longest sentence kept."""
     keep_one_in: common.Count = 3
-    """Uses every n-th sentence."""
+    """Use only every n-th sentence."""
     batch_size: common.Count = 128
     """Sentences per step."""
     likelihood_words: common.Count = 5000
@@ -80,13 +80,13 @@ class Figure3(common.Settings):
     methods: tuple[str, ...] = ()
     """Methods, by their names in the table; none: all."""
     rates: tuple[common.Positive, ...] = RATES
-    """Learning rates: the next one where training diverges."""
+    """Learning rates to try in turn: where training diverges, the next one."""
 
     QUICK: ClassVar = {"epochs": 2, "max_length": 8, "keep_one_in": 200, "batch_size": 16, "methods": ("CSS-IS",)}
 
 
 def _first_samples(loss: Loss) -> Loss:
-    """The loss on the first samples that are no label of the example, as many for every example."""
+    """The loss on the first ``NUM_SAMPLED`` samples of each example that are not its labels."""
 
     def of_first(logits: SampledLogits) -> jax.Array:
         kept = logits.sampled_mask & ~logits.hits
@@ -117,7 +117,7 @@ def _corpus(settings: Figure3) -> data.Corpus:
 
 
 def _subset(corpus: data.Corpus, words: int, seed: int) -> np.ndarray:
-    """Random sentences of about so many words together."""
+    """Random sentences that together have about the given number of words."""
     order = np.random.default_rng(seed).permutation(len(corpus))
     return order[: 1 + int(np.searchsorted(np.cumsum(corpus.lengths[order]), words))]
 

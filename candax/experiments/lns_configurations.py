@@ -1,6 +1,6 @@
 """Data sets, hyperparameters and methods of the LNS studies, by name.
 
-Those of the paper (Amazon-670K, Wiki-325K, ODP, Amazon-Uniform) have the paper's hyperparameters, and are ready to run
+The data sets of the paper (Amazon-670K, Wiki-325K, ODP, Amazon-Uniform) have its hyperparameters, and are ready to run
 for those who have the files; python-stdlib, yso-en and acl-authors were tuned here; toy is for ``--quick``.
 """
 
@@ -110,7 +110,7 @@ METHODS: dict[MethodName, Callable[[Configuration, int], tuple[Sampler, Loss]]] 
 
 @dataclasses.dataclass(frozen=True)
 class OnDataset(common.Settings):
-    """What the studies on a data set can be told."""
+    """Settings of the studies on a data set."""
 
     config: Name = "python-stdlib"
     """Data set and hyperparameters."""

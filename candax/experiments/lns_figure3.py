@@ -8,7 +8,7 @@ uniform, log-uniform and unigram samplers, and the probability of being found by
 and DWTA of class vectors (the paper's way), and SimHash of class vectors extended by bias and length, near the largest
 logits. Total variation distance to the target, mean over test examples, before training and after it; trained by the
 full softmax, so that no sampler shapes the model that it is judged by. LSH is taken with unbounded buckets and all L
-tables: of the hash functions only the probabilities count, averaged over all of them.
+tables: what counts is the probability over all hash functions, not a draw of them.
 
 The paper's claims: at first the target is nearly uniform, and all distributions are close to it; late it is far from
 uniform, and LSH follows it.
@@ -61,18 +61,18 @@ class LNSFigure3(OnDataset):
     """Measures sampling distributions before and after training; prints a table, writes results.json, figure3.png."""
 
     sampler: SamplerName | None = None
-    """Trains with 1024 candidates of this sampler and the loss css, where the full softmax takes too long."""
+    """Train with 1024 candidates of this sampler and the loss css, instead of the full softmax, which may be slow."""
     num_examples: common.Count = 64
-    """Test examples, chosen at random."""
+    """Number of test examples, which are chosen at random."""
     simhash: tuple[common.Count, ...] = (8, 32)
-    """Of SimHash: hash functions per table (K), each number that is measured, with 16 tables."""
+    """SimHash is measured with each of these numbers of hash functions per table (K), with 16 tables."""
     dwta: tuple[common.Count, ...] = (5,)
-    """The same of DWTA with bins of 8 and 150 tables: 5 are the paper's for its smallest data set."""
+    """DWTA (bins of 8, 150 tables) is measured with each of these K; the paper has 5 for its smallest data set."""
 
     QUICK: ClassVar = {"config": "toy", "num_examples": 12}
 
     def check(self) -> None:
-        """Errors of means need two examples."""
+        """See ``Settings``; errors of means need two examples."""
         super().check()
         self.expect(self.num_examples >= 2, "--num-examples of 2 or more", "num_examples")
 
@@ -121,7 +121,7 @@ def lns_figure3(settings: LNSFigure3) -> common.Study:
 
 def _panel(when: str, claim: str) -> common.Panel:
     lines = common.curves("rank", "probability", label="distribution", where=lambda row: row["when"] == when)
-    # The smallest probabilities of sharp hash functions would squeeze all others.
+    # The smallest probabilities of sharp hash functions would squeeze all other curves.
     axes = {"xscale": "log", "yscale": "log", "ylim": (1e-10, None), "xlabel": "rank of a class by the target"}
     return common.Panel(lines, {**axes, "ylabel": "probability of the class", "title": f"{when}; paper: {claim}"})
 
@@ -159,7 +159,7 @@ def _measure(query: Query, name: str, weights: Weights) -> dict[str, Any]:
     of_all = weights(query)
     q = without_labels(of_all, query)
     distance, mean = total_variation(target, q), by_rank(q, np.argsort(-target, axis=1, kind="stable"))
-    # Where the labels stand, behind all others, every distribution is 0.
+    # Labels rank behind all other classes, and there every distribution is 0.
     ranks = int(np.count_nonzero(target, axis=1).min())
     edges = _edges(ranks)
     return {

@@ -1,11 +1,11 @@
-"""Locality sensitive Negative Sampling, figure 5: data whose label distribution was flattened, where statics fail.
+"""Locality sensitive Negative Sampling, figure 5: data with a flattened label distribution, where static samplers fail.
 
     candax experiment lns-figure5
     candax experiment lns-figure5 --config yso-en --dataset FOLDER --max-count 10 --epochs 5
 
 Frequent classes are down-sampled until all that are left have between half of ``--max-count`` and ``--max-count``
 training examples (``candax.data.flatten_labels``); then every method of ``lns_tables`` is trained on what is left, and
-the label frequencies before and after are drawn beside its curves. Hyperparameters are those of the data set before.
+the label frequencies before and after are drawn beside its curves. Hyperparameters are those of the full data set.
 
 The paper's claims: static samplers, which count on a few frequent classes, fail; LSH does not care.
 
@@ -37,11 +37,11 @@ class Figure5(Tables):
     """Flattens a data set and trains by every method; prints a table, writes results.json and a picture."""
 
     max_count: common.Count = 40
-    """The most training examples of a class that are left."""
+    """The most training examples that a class is left with."""
     min_count: common.Count | None = None
-    """The fewest; by default half as many."""
+    """The fewest training examples of a class that is left; by default half of --max-count."""
     epochs: common.Positive | None = 10
-    """Passes over the training set, which is much smaller than before."""
+    """Passes over the training set, which is much smaller after flattening."""
 
     QUICK: ClassVar = {"config": "toy", "methods": ("sampled_softmax",), "max_count": 6, "epochs": 2.0}
 

@@ -1,23 +1,23 @@
-"""Locality sensitive Negative Sampling, section 3: how fast tables fall behind the weights, and what keeps them near.
+"""Locality sensitive Negative Sampling, section 3: how fast tables fall behind the weights, and what prevents it.
 
     candax experiment lns-staleness
     candax experiment lns-staleness --config yso-en --dataset FOLDER
 
-A model is trained with LSH Embedding to some steps, refreshed, and trained on without another refresh. On the way test
-examples say which share of their ten best classes (by logit, labels aside) is among the candidates: with the tables as
-they are, and with tables built anew at that moment from the same hash functions. Three ways to keep tables: none but
-the refresh, changed rows moved after every step (the paper's algorithm 5), and after every fifth. Buckets are found
-near the closest vectors, as in the paper, and near the largest logits.
+A model is trained with LSH Embedding for some steps, refreshed, and trained on without another refresh. On the way
+recall is measured: the share of a test example's ten best classes (by logit, labels aside) that are candidates, with
+the tables as they are, and with tables built anew at that moment from the same hash functions. Tables are kept in three
+ways: only the refresh, changed rows moved after every step (the paper's algorithm 5), or after every fifth. Buckets are
+found near the closest vectors, as in the paper, and near the largest logits.
 
 The paper's claim: weights move much at first and little later, so that rebuilding after 50 steps and then exponentially
-rarer is enough.
+more rarely is enough.
 
 Expected on python-stdlib (8 minutes on 2 cores; standard errors about .02), recall near the largest logits:
 
-* Refreshed after 50 steps: 1, with a refresh only .58 after 40 steps and .63 after 100; built anew or moved every step
-  or every fifth 1 all the time. So early on 50 steps without a refresh are too many.
-* Refreshed after 400 steps: .93; with a refresh only .84 after 40 and .69 after 100, built anew .90; rows moved every
-  step .86 and .83, every fifth .84 and .84, 0 to .04 below what building anew gives there (full buckets evict).
+* Refreshed after 50 steps: 1 at first; with the refresh only, .58 after 40 more and .63 after 100; built anew, or with
+  rows moved every step or every fifth, 1 all the time. So early on 50 steps without a refresh are too many.
+* Refreshed after 400 steps: .93 at first; with the refresh only, .84 after 40 more and .69 after 100; built anew, .90;
+  rows moved every step .86 and .83, every fifth .84 and .84, 0 to .04 below tables built anew (full buckets evict).
 
 Near the closest vectors .14 at first, later 0 to .12, fresh or not: those are other classes than the ones of largest
 logit, for class vectors differ in length and bias.
@@ -50,15 +50,15 @@ class LNSStaleness(OnDataset):
     """Measures recall of LSH tables against steps since a refresh; prints a table, writes results.json, a picture."""
 
     near: tuple[Near, ...] = ("vector", "logit")
-    """What buckets are to be near to: the closest vectors, as in the paper, or the largest logits."""
+    """What buckets are to hold. vector: the closest class vectors, as in the paper; logit: those of largest logit."""
     after: tuple[common.Count, ...] = (50, 400)
-    """Training steps before the refresh, each number that is measured."""
+    """Numbers of training steps before the refresh; each is measured."""
     steps: common.Count = 100
-    """Steps without another refresh."""
+    """Training steps after the refresh, without another one."""
     every: common.Count = 20
     """Steps between measurements."""
     top_k: common.Count = 10
-    """How many best classes of an example."""
+    """Recall is of this many best classes of an example."""
     num_batches: common.Count = 8
     """Batches of test examples at every measurement."""
 
@@ -68,7 +68,7 @@ class LNSStaleness(OnDataset):
     }
 
     def check(self) -> None:
-        """Errors are over batches."""
+        """See ``Settings``; errors are computed over batches."""
         super().check()
         self.expect(bool(self.after and self.near), "a number after --after and a word after --near", "after", "near")
         self.expect(self.num_batches >= 2, "--num-batches of 2 or more", "num_batches")
@@ -91,7 +91,7 @@ def lns_staleness(settings: LNSStaleness) -> common.Study:
 
     @functools.cache
     def trained(after: int, near: Near) -> tuple[Any, Any]:
-        """All ways to keep tables start from the same training, that with rebuilt ones."""
+        """All ways to keep tables start from the same training, in which tables are only rebuilt."""
         model, optimizer = training.make(lsh(near, _REBUILT), losses.css)
         fit(model, optimizer, training.batches, num_steps=after, description=f"near {near}")
         return model, optimizer

@@ -13,7 +13,7 @@ grows with L and saturates, and time grows in proportion to L (tables 5 and 6); 
 Expected P@1 on python-stdlib (10 to 20 minutes on 2 cores; full softmax .408):
 
 * Candidates, .005 and .05 of all classes: LSH Embedding .027, .350; LSH Label .165, .337; near the logit .350, .380;
-  sampled softmax .388, .409, and .415 with .2. It does not need many here, as labels are skewed.
+  sampled softmax .388, .409, and .415 with .2. The last needs few here, as labels are skewed.
 * Tables, 4 to 64: LSH Embedding .294, .354, .375, .366, .347; near the logit .352, .366, .391, .388, .396.
 * Hash functions, 4 to 10: LSH Embedding .310, .297, .375, .342; near the logit .344 and .377 with 4 and 6.
 
@@ -33,7 +33,7 @@ VALUES: dict[SweepName, tuple[float, ...]] = {
     "num_tables": (4, 8, 16, 32, 64),
     "num_hashes": (4, 6, 8, 10),
 }
-# Of sampled softmax in the first.
+# Values for sampled softmax in the first sweep.
 STATIC = (0.005, 0.05, 0.2)
 TITLES: dict[SweepName, str] = {
     "sparsity": "candidates / classes\npaper: LSH needs few, sampled softmax many",
@@ -47,11 +47,11 @@ class Sweeps(OnDataset):
     """Trains with one setting after another; prints a table, writes results.json and a picture."""
 
     tables: tuple[SweepName, ...] = tuple(VALUES)
-    """What to sweep: tables 4, 5 and 6, 7."""
+    """What to sweep: sparsity (table 4), num_tables (tables 5 and 6), num_hashes (table 7)."""
     values: tuple[common.Positive, ...] = ()
-    """To give what is swept, instead of the study's own."""
+    """Values for what is swept; none: the study's own."""
     methods: tuple[MethodName, ...] = ("lsh_embedding", "lsh_label", "lsh_logit")
-    """LSH methods of table 4; the first and the last one are those of the other tables."""
+    """LSH methods of table 4; the other tables have only the first and the last of them."""
 
     QUICK: ClassVar = {
         **OnDataset.QUICK,

@@ -37,7 +37,7 @@ class Tables(OnDataset):
     """Trains by every method; prints a table, writes results.json and a picture (figure 4)."""
 
     methods: tuple[MethodName, ...] = tuple(METHODS)
-    """Methods beside full softmax."""
+    """Methods to compare with the full softmax."""
     curve_examples: common.Count = problem.CURVE_EXAMPLES
     """Test examples behind every point of the curves; the table's figures are of the whole test set."""
 
@@ -51,7 +51,7 @@ def tables(settings: Tables) -> common.Study:
 
 
 def study(dataset: data.Dataset, settings: Tables, claim: str, *before: common.Panel) -> common.Study:
-    """The same on a data set given, with panels before those of the curves."""
+    """The study on a given data set, with the panels ``before`` put before those of the curves."""
     configuration = settings.configuration
     number = configuration.num_sampled(dataset.num_classes)
     others: dict[str, Any] = {name: METHODS[name](configuration, number) for name in settings.methods}

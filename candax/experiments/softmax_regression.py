@@ -2,8 +2,8 @@
 
 The model is ``p(c | x) ~ exp(w_c . x)``, without biases. Class vectors and inputs of the true model are standard
 normal: the paper names no scale, and with this one about a quarter of C = 1000 classes is never among N = 2000 labels
-and f^0.54 sums to 20, as it says. There are few classes, so gradients of the class vectors are dense and momentum is
-plain (row-sparse momentum is lazy, another algorithm).
+and f^0.54 sums to 20, as the paper says. There are few classes, so gradients of the class vectors are dense and
+momentum is plain (row-sparse momentum is lazy, another algorithm).
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ NUM_SAMPLED = 20
 
 
 class Method(NamedTuple):
-    """A loss and the sampler of its candidates; without a sampler the loss needs all classes, as ``full_softmax``."""
+    """A loss and the sampler of its candidates; without a sampler the loss needs all classes, like ``full_softmax``."""
 
     sampler: Sampler | None
     loss: Callable[..., Float[Array, " B"]]
@@ -91,21 +91,21 @@ def draw_problem(key: KeyArray, *, num_classes: int, num_points: int, dim: int) 
 
 @dataclasses.dataclass(frozen=True)
 class Regression(common.Settings):
-    """What figures 2a and 2b can both be told."""
+    """Settings that figures 2a and 2b share."""
 
     num_points: common.Count = 2000
-    """N."""
+    """Number of points, N."""
     dim: common.Count = 100
-    """D, of separable problems."""
+    """Coordinates of an input, D, in separable problems."""
     batch_size: common.Count = 50
     """Points per iteration."""
     iterations: common.Count = 2000
-    """Steps of stochastic gradient descent; a control takes twice as many."""
+    """Steps of stochastic gradient descent; the control of figure 2b takes twice as many."""
 
     QUICK: ClassVar = {"num_points": 300, "dim": 60, "batch_size": 20, "iterations": 300}
 
     def check(self) -> None:
-        """Likelihoods are recorded now and then."""
+        """See ``Settings``; likelihoods are recorded every ``RECORD_EVERY`` iterations."""
         super().check()
         whole = self.iterations % RECORD_EVERY == 0
         self.expect(whole, f"--iterations to be a positive multiple of {RECORD_EVERY}", "iterations")
@@ -125,7 +125,7 @@ class Curves(NamedTuple):
         return np.where(np.isfinite(self.log_likelihood).all(axis=1), fall, np.inf)
 
     def figures(self, index: int) -> dict[str, Any]:
-        """Those of one learning rate, and how all of them end."""
+        """The figures of one learning rate, and the final figures of all."""
         curve, names = self.log_likelihood[index], [f"{rate:g}" for rate in self.rates]
         return {
             "learning_rate": float(self.rates[index]),
@@ -138,8 +138,8 @@ class Curves(NamedTuple):
 def largest_converging(*curves: Curves) -> int:
     """The index of the largest learning rate, the same for all the curves, at which each of them converges.
 
-    It converges where the exact log-likelihood never falls more than ``FALL`` nats below its best so far. That the
-    end is close to the best would not do: the data are separable, so after any catastrophe, of hundreds of nats,
+    It converges where the exact log-likelihood never falls more than ``FALL`` nats below its best so far. A final value
+    close to the best would not be enough: the data are separable, so after any catastrophe, of hundreds of nats,
     training climbs back towards 0.
 
     Raises:
@@ -212,7 +212,7 @@ def train(
 def panel(
     title: str, where: Any, true_model: Any, *, sign: int, y: str = "log_likelihood", **axes: Any
 ) -> common.Panel:
-    """Curves beside what the true model reaches; ``sign`` -1 for minus the likelihood, on a scale of logarithms."""
+    """Curves beside what the true model reaches; ``sign`` -1: minus the likelihood, on a log scale."""
     lines = common.curves("iteration", y, where=where)
     ylabel = f"{'minus ' if sign < 0 else ''}exact log-likelihood per point [nats]"
     shared = {"title": title, "xlabel": "iteration", "ylabel": ylabel, "yscale": "log" if sign < 0 else "linear"}

@@ -7,23 +7,23 @@
 Skip-gram is trained once for every variant and seed; variants that several questions compare are trained once:
 
 * k: 1, 5, 20, 100, 1000 noise words per pair, as weight of the noise and as the number that a run of words shares (64
-  or more). Beyond 20 the learning rate falls as 20 / k, or else training diverges: so large k learns slowly.
-* draws: 1 to 1000 words shared that stand for 5 per pair: what more draws of the same noise are worth.
+  or more). Beyond 20 the learning rate falls as 20 / k, or else training diverges: so a large k learns slowly.
+* draws: 1 to 1000 shared noise words that stand for 5 per pair: what more draws of the same noise are worth.
 * power: the exponent of the noise's frequencies, 0, .25, .5, .75, 1.
 * in_batch: the neighbours of other words in the batch as noise, against as many explicit draws.
-* hard: for every place up to 8 words whose vectors lie near the word's (LSH), alone and beside 8 of noise;
-  labels are taken out. ``hard.png`` shows scores on the way: from when on they help.
+* hard: for every place up to 8 words whose vectors lie near the word's (LSH), alone and beside 8 noise words;
+  labels are taken out. ``hard.png`` shows scores during training, and so from when on these words help.
 * learned: noise whose frequencies are learned from the stream; and a small generator that is trained beside the model
   to propose what looks like a word's neighbours (``learned_clusters``), under NCE, which corrects for it.
 * correction: NCE, complementary sum sampling and sampled softmax beside negative sampling, with the same draws.
 * theory: with as many coordinates as words, inner products against log(P(w, c) / (P(w) q(c) k)), which is PMI - log k
-  for unigram noise, and shifted by the log of the noise else.
+  for unigram noise, and shifted by the log of the noise otherwise.
 
 Measures: Spearman's rank correlation on files of similarity and the share of right answers on files of analogies, where
-given; and always two of the last 2 % of the text, which training does not see: mean reciprocal rank of a true neighbour
+given; and always two on the last 2 % of the text, which training does not see: mean reciprocal rank of a true neighbour
 among all words, and of a rare one among the rare ones (all but the most frequent words that make up 90 % of the text).
-Logits are joined by a multiple of log frequency that other windows choose, for losses differ in how much of it they
-hold. Spreads are standard deviations over the seeds, in brackets in the tables: 0.12(3) is .12 +- .03.
+A multiple of the log frequency, chosen on other windows, is added to the logits, as losses differ in how much of it
+their logits hold. Spreads are standard deviations over the seeds, in brackets in the tables: 0.12(3) is .12 +- .03.
 
 Expected on a million words of novels (1 epoch, two seeds; an hour on 2 cores beside other work; the tables are in
 docs/word2vec_questions.md): correlation with MEN .18 at k = 5, .15 at 20, -.01 at 1; -.06, .11, .16, .18, .18 with
@@ -77,31 +77,31 @@ class Word2VecQuestions(common.Settings):
     analogies: tuple[Path, ...] = ()
     """Files of analogies in the format of questions-words.txt."""
     questions: tuple[QuestionName, ...] = get_args(QuestionName)
-    """Which to answer."""
+    """Questions to answer."""
     seeds: common.Count = 2
     """Trainings of each variant, with seeds from --seed on; more make spreads more certain."""
     max_words: common.Count | None = None
-    """Only so many of the first words of the text, held-out ones included."""
+    """Use only this many of the first words of the text, held-out ones included."""
     epochs: common.Positive = 1
     """Passes over the text."""
     theory_epochs: common.Positive = 20
-    """Passes of question theory over the small text of its 200 words."""
+    """Passes over the text for the question theory, a small text of only the 200 most frequent words."""
     dim: common.Count = 100
     """Coordinates of a vector."""
     window: common.Count = 5
-    """The most words to either side."""
+    """The most neighbours of a word on either side."""
     min_count: common.Count = 5
-    """Rarer words are left out."""
+    """Words that occur less often are left out."""
     subsample: common.NotNegative = 1e-3
-    """Share of the text from which on words are dropped at random; 0: none are."""
+    """Words that make up more than this share of the text are dropped at random; 0: none are."""
     batch_size: common.Count = 256
-    """Places per step, in four runs."""
+    """Places in the text per step, in four runs."""
     num_sampled: common.Count = 64
-    """Candidates that a run shares, where the question is not another number."""
+    """Candidates that a run shares, unless a question varies their number."""
     learning_rate: common.Positive = 0.025
-    """Of a single pair, to start with."""
+    """Learning rate of a single pair of words, at the start."""
     restrict: int = 30_000
-    """The most frequent words that analogies may use."""
+    """Analogies may use only this many of the most frequent words."""
     out: common.Out = Path("runs/word2vec_questions")
     """Folder for results.json, the pictures, and nearest neighbours."""
     QUICK: ClassVar = {"max_words": 30_000, "dim": 8, "seeds": 1, "questions": ("correction",)}
@@ -213,7 +213,7 @@ def _scores(settings: Word2VecQuestions) -> dict[str, str]:
 
 
 def _columns(headings: Mapping[str, str]) -> list[common.Column]:
-    """Of means over the seeds, with the standard deviation in brackets, in units of the last digit."""
+    """Columns of means over the seeds, with the standard deviation in brackets, in units of the last digit."""
 
     def shown(name: str, row: common.Row, rows: Sequence[common.Row]) -> str:
         values = np.array(row.get(f"{name}_by_seed", ()))

@@ -1,4 +1,4 @@
-"""The theory of `word2vec_questions`: with full-rank vectors, inner products are PMI - log k, shifted by the noise."""
+"""Theory for `word2vec_questions`: with full-rank vectors, inner products are PMI - log k, shifted by the noise."""
 
 import functools
 import math
@@ -25,7 +25,7 @@ _POINTS = 300
 
 
 def small_text(text: Words, num_words: int = _WORDS) -> Words:
-    """The text of its most frequent words alone, at most 100,000 of them."""
+    """A text with only its most frequent words, cut to at most 100,000 words."""
     kept = set(text.words[:num_words])
     sentences = ([word for word in sentence if word in kept] for sentence in text.sentences())
     short = words_of(text.name, (s for s in sentences if len(s) > 1), min_count=1)
@@ -45,7 +45,7 @@ def theory(
 ) -> dict[str, Any]:
     """Trains skip-gram on a small vocabulary, with as many coordinates as words, and compares with the optimum.
 
-    The optimum of negative sampling with k draws from q is, for a free number ``o`` of every pair,
+    The optimum of negative sampling with k draws from q is, if the logit of every pair is a free number,
     ``log(P(w, c) / (P(w) q(c) k))``: where q is the distribution of the neighbours c, PMI - log k. P is counted over
     the windows of the very batches that are trained on.
 
@@ -67,7 +67,7 @@ def theory(
             conditional = np.log(counts) - np.log(counts.sum(1, keepdims=True))
             predicted = conditional - np.log(noise / noise.sum()) - math.log(k)
             pmi = conditional - np.log(counts.sum(0) / counts.sum()) - math.log(k)
-        # What is hardly ever seen is hardly trained: its optimum lies far below 0, and is reached in the end only.
+        # What is hardly ever seen is hardly trained: its optimum lies far below 0, and is reached only in the end.
         often = counts >= 50 * epochs
         chosen = np.flatnonzero(often.reshape(-1))
         chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:_POINTS])
@@ -111,7 +111,7 @@ def study(text: Words, *, epochs: float, window: int, seeds: range) -> common.St
 
 
 def _points(case: str) -> Callable[[Sequence[common.Row]], list[common.Line]]:
-    """Fitted numbers over PMI - log k and over the prediction, and where they are equal."""
+    """Fitted numbers over PMI - log k and over the prediction, and the line where both are equal."""
 
     def lines(rows: Sequence[common.Row]) -> list[common.Line]:
         pmi, predicted, fitted = np.array(next(row for row in rows if row["method"] == case)["points"]).T
@@ -127,7 +127,7 @@ def _points(case: str) -> Callable[[Sequence[common.Row]], list[common.Line]]:
 
 
 def fit(predicted: Float64[np.ndarray, " n"], fitted: Float64[np.ndarray, " n"]) -> dict[str, float]:
-    """How fitted numbers follow predicted ones: ``fitted = slope predicted + intercept``, over so many pairs.
+    """How fitted numbers follow predicted ones: ``fitted = slope predicted + intercept``, and the number of pairs.
 
     Example:
         >>> {name: round(x, 3) for name, x in fit(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0])).items()}

@@ -12,21 +12,21 @@ from candax.recipes.common.catalog import LOSSES
 
 QuestionName = Literal["k", "draws", "power", "in_batch", "hard", "learned", "correction", "theory"]
 REFERENCE = "reference"
-# Candidates of every place by itself where they are to be near its own vector.
+# Candidates of each place, where every place has its own, near its vector.
 _NEAR = 8
 _KS = (1, 5, 20, 100, 1000)
-# Noise words per pair that the full learning rate bears.
+# The most noise words per pair that the full learning rate can take.
 _LARGE_K = 20
 _DRAWS = (1, 5, 20, 100, 1000)
 _POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Setting(NamedTuple):
-    """Numbers that variants follow."""
+    """Numbers that variants depend on."""
 
     num_sampled: int  # candidates that a run of words shares
     num_groups: int  # runs per batch
-    labels: int  # of all runs but one together, padding included: the in-batch candidates of a run
+    labels: int  # number in all runs but one, padding included: the in-batch candidates of a run
     learning_rate: float  # of a single pair
 
 
@@ -35,7 +35,7 @@ class Question(NamedTuple):
 
     title: str
     variants: tuple[str, ...]  # the reference first where they have no order
-    values: tuple[float, ...] | None = None  # what each stands for on a horizontal axis
+    values: tuple[float, ...] | None = None  # where each variant stands on a horizontal axis
     axis: str = ""
 
 
@@ -60,7 +60,7 @@ QUESTIONS: dict[QuestionName, Question] = {
 
 
 def options(variant: str, setting: Setting) -> dict[str, Any]:
-    """Of ``candax.recipes.words.word2vec_model``, beside dimension and seed.
+    """Options of ``candax.recipes.words.word2vec_model``, in addition to dimension and seed.
 
     Raises:
         KeyError: for a name that no question has.
@@ -106,8 +106,8 @@ def options(variant: str, setting: Setting) -> dict[str, Any]:
 
 
 def _near() -> Sampler:
-    # Sets of one place each, for what is near one vector is near no other. Tables follow by rebuilding alone; before
-    # the first time, when all vectors of classes are 0, nothing is found.
+    # Sets of one place each, as what is near one vector is near no other. Tables follow the vectors only when rebuilt;
+    # before the first time, when all vectors of classes are 0, nothing is found.
     return samplers.lsh(
         "embedding",
         hash=samplers.simhash(),

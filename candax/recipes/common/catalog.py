@@ -51,7 +51,7 @@ def _smoothed_bernoulli(num_sampled: int) -> Sampler:
 
 
 def _in_batch(num_sampled: int) -> Sampler:
-    del num_sampled  # the batch has the labels that it has
+    del num_sampled  # the candidates are the labels of the batch, however many
     return samplers.in_batch()
 
 
@@ -60,11 +60,11 @@ def _midx(num_sampled: int) -> Sampler:
 
 
 def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
-    # Tables follow by rebuilding alone: moving the rows of every step costs more time than it gains precision.
+    # Tables follow the weights only when rebuilt: moving rows at every step costs more time than it gains precision.
     return samplers.lsh(
         query,
         hash=samplers.simhash(),
-        # An embedding and a class vector are close if their angle is, but the logit is what the loss sees.
+        # An embedding and a class vector are close if the angle is small, but the loss sees the logit.
         near="logit" if query == "embedding" else "vector",
         num_tables=16,
         num_hashes=8,
@@ -77,12 +77,12 @@ def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
 
 
 def _nce(logits: SampledLogits) -> Float[Array, " B"]:
-    # Logits start at 0. With z = 1 that makes every class certain, and one that is never drawn stays so: it would come
-    # out on top of all that were trained.
+    # Logits start at 0. With z = 1 that makes every class certain, and a class that is never drawn stays certain: it
+    # would come out on top of all that were trained.
     return losses.nce(logits, log_normalizer=math.log(logits.num_classes))
 
 
-# Each from the number of candidates: shared by the batch, except for top_k, which finds them for every example.
+# Each makes a sampler of so many candidates: the batch shares them, but top_k finds its own for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
     "log_uniform": samplers.log_uniform,
@@ -96,7 +96,7 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),
 }
-# Those that can draw without replacement, doing so: frequent classes are then in nearly every set, and once.
+# Samplers that can draw without replacement, doing so: a frequent class is in nearly every set, but only once.
 DISTINCT: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": functools.partial(samplers.uniform, replacement=False),
     "log_uniform": functools.partial(samplers.log_uniform, replacement=False),

@@ -1,4 +1,4 @@
-"""The rows and the picture of commands that compare trainings, of several methods and seeds, with what needs none."""
+"""Rows and picture of commands that compare methods, trained with several seeds, with untrained baselines."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from candax.recipes.common.training import Figures
 
 
 def row(labels: Mapping[str, Any], figures: Callable[..., Figures], *args: Any) -> Method:
-    """A row of figures that keep nothing in the study's folder: they are quick, or have a folder of their own."""
+    """A row whose figures keep nothing in the study's folder: they are quick, or have a folder of their own."""
     return Method(labels, lambda folder: figures(*args))
 
 
@@ -19,13 +19,13 @@ def rows_of(
     chosen: Callable[[Any], Any],
     trained: Callable[[Any, Any, int], Figures],
 ) -> list[Method]:
-    """The rows of the table: what needs no training, then each of the chosen methods with each seed.
+    """The rows of the table: the baselines, then each of the chosen methods with each seed.
 
     Args:
         settings: of the command, with ``methods``, ``seed`` and ``seeds``.
-        simple: the figures of what needs no training, by name.
-        chosen: the settings of a method.
-        trained: the figures of one training, from the method's settings, its name and the seed.
+        simple: functions that give the figures of the baselines, which need no training, by name.
+        chosen: gives the settings of a method from its name.
+        trained: gives the figures of one training from the method's settings, its name and the seed.
     """
     rows = [row({"method": name}, figures) for name, figures in simple.items()]
     for name in settings.methods:
@@ -36,6 +36,6 @@ def rows_of(
 
 
 def progress(figure: str, ylabel: str, *, simple: str, of: str, **axes: Any) -> Panel:
-    """A figure against training time, and the figure ``of`` one that needs no training as a horizontal line."""
+    """A figure against training time, and the figure ``of`` the baseline ``simple`` as a horizontal line."""
     lines = [curves("seconds", figure, marker="."), level(simple, figure_of(simple, of))]
     return Panel(lines, {"xlabel": "training time in seconds", "ylabel": ylabel, **axes})

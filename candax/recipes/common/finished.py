@@ -1,7 +1,7 @@
-"""What a finished training leaves for its use: weights, names and settings in one file, which needs no data to be read.
+"""What a finished training leaves for later use: one file of weights, names and settings, read without the data.
 
 The file is ``model.safetensors`` beside the checkpoints: the weights that were measured (averages, where these are),
-without the optimizer and the sampler. It is written at the end, in one step: where it is, the training has finished.
+without the optimizer and the sampler. It is written at the end, in one step: if it exists, the training has finished.
 """
 
 import json
@@ -47,12 +47,12 @@ def into(model: M, weights: Mapping[str, np.ndarray], where: str) -> M:
     """Writes weights into a model that was made with the same settings, and returns it in evaluation mode.
 
     Args:
-        model: any.
+        model: to write into.
         weights: of ``weights_of``.
-        where: they come from, for errors.
+        where: where they come from, for error messages.
 
     Raises:
-        ValueError: where the model has other weights.
+        ValueError: if the model's weights have other names or shapes.
     """
     params = nnx.to_flat_state(nnx.state(model, nnx.Param))
     wanted = {_name(path): variable for path, variable in params}
@@ -104,7 +104,7 @@ def save(
         if strange := next((name for name in given if isinstance(name, bool) or not isinstance(name, str | int)), None):
             raise ValueError(f"expected names of {what} that are texts or whole numbers, to be saved; got {strange!r}.")
     arrays = {_WEIGHT + name: array for name, array in weights.items()}
-    # Names may have any character in them.
+    # As JSON, since names may contain any character.
     arrays |= {_NAMES + what: np.frombuffer(json.dumps(list(of)).encode(), np.uint8) for what, of in names.items()}
     arrays |= {_EXTRA + name: array for name, array in (extra or {}).items()}
     if jax.process_index() == 0:
@@ -134,16 +134,16 @@ def read(path: Path) -> Finished:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them: numbers of NumPy become Python's."""
+    """Settings as JSON values: NumPy numbers become Python's."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def find(run: Path, commands: str) -> Path:
-    """The file of a run: of its folder, or of the one model in its ``models/``.
+    """The model file of a run: in its folder, or in that of the only model in its ``models/``.
 
     Args:
         run: folder, or the file itself.
-        commands: that write such runs, for errors.
+        commands: the commands that write such runs, for error messages.
 
     Raises:
         ValueError: if there is none, or more than one.

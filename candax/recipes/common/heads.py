@@ -1,4 +1,4 @@
-"""The output layer as the published figures have it."""
+"""The output layer as it was for the published figures."""
 
 import functools
 from collections.abc import Callable
@@ -27,13 +27,13 @@ def plain_head(
         dim: see ``cx.Head``.
         counts: see ``cx.Head``.
         seed: of the candidates.
-        rngs: of the class vectors, whose next key is taken.
+        rngs: for the class vectors; its next key is taken.
 
     Returns:
         The head, without a sampler.
     """
     head = cx.Head(num_classes, dim, sampler=None, counts=counts, rngs=nnx.clone(rngs))
-    rngs.params()  # one key alone is taken, as the draws have their own: published encoders were made of the next one
+    rngs.params()  # takes one key only (draws have their own): published encoders were made with the next
     # The papers' output layers start without the log prior, and so do the published figures.
     assert head.biases is not None
     head.biases[...] = jnp.zeros_like(head.biases[...])
@@ -42,6 +42,6 @@ def plain_head(
 
 
 def full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
-    """The loss: all logits at once where they fit, which is a little faster, else in blocks."""
+    """The loss: all logits at once where they fit into memory, which is a little faster, else in blocks."""
     fits = 3 * 4 * batch_size * num_classes < _MOST_BYTES
     return losses.full_softmax if fits else functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)

@@ -4,8 +4,8 @@ import optax
 
 from candax.rows import averaged
 
-# Outside the root 1e-10: gradients of rows that start near 0 are that small, and a larger one would damp them to
-# nothing, as optax' defaults of 1e-7 and a sum that starts at 0.1 do.
+# That is 1e-10 outside the root: gradients of rows that start near 0 are that small, and a larger epsilon would damp
+# them to nothing, as optax's defaults do (an epsilon of 1e-7, and a sum that starts at 0.1).
 _EPSILON_IN_ROOT = 1e-20
 
 
@@ -22,8 +22,8 @@ def averaged_adam(learning_rate: float, num_steps: int, decay: float) -> optax.G
     """Adam (.9, .98) whose rate rises for a twentieth of the steps, then falls by a cosine; with averaged weights.
 
     Args:
-        learning_rate: the highest.
-        num_steps: until it is 0.
+        learning_rate: the highest that is reached.
+        num_steps: after which the rate is 0.
         decay: of the average, see ``candax.rows.averaged``.
     """
     warm_up = max(1, num_steps // 20)

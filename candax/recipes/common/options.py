@@ -16,12 +16,12 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
     """The settings of a command with some of them given, checked.
 
     Args:
-        kind: of settings.
-        allowed: names of those that may be given.
-        given: by name.
+        kind: the class of the settings.
+        allowed: names of the settings that may be given.
+        given: the given settings by name.
 
     Raises:
-        ValueError: for other names, types or sizes.
+        ValueError: for other names, or values of another type or out of range.
 
     Example:
         >>> from candax.recipes.links.command import LinksSettings

@@ -14,7 +14,7 @@ from rich.table import Table
 from candax.pictures import colors, label_ends, save_picture
 
 Row: TypeAlias = dict[str, Any]
-# Of a figure that depends on other rows: (row, all rows) -> value.
+# Computes a figure that depends on other rows: (row, all rows) -> value.
 Of: TypeAlias = Callable[[Row, Sequence[Row]], Any]
 # A key of the row's curve, or a function of the row.
 Source: TypeAlias = str | Callable[[Row], Any]
@@ -22,7 +22,7 @@ Where: TypeAlias = Callable[[Row], bool]
 _STYLES = ("-", "--", ":", "-.")
 _MOST_SIDE_BY_SIDE = 2  # a page is narrow
 _MOST_LABELS_AT_LINES = 8
-# Of titles, in characters: of one of axes, and of the picture per inch.
+# Widths of titles, in characters: of a panel's title, and of the picture's title per inch.
 _TITLE, _CHARACTERS_PER_INCH = 54, 12
 # As a share of the axis: lines whose ends are farther apart get a legend.
 _SAME_END = 0.1
@@ -36,7 +36,7 @@ class Column:
         heading: above it.
         name: of the figure in a row.
         format: of numbers, as in ``format(value, ".3f")``.
-        of: computes the figure, for those that the row does not have.
+        of: computes the figure where it is not in the row itself.
         spread: whether the lowest and the highest of the seeds are shown too.
     """
 
@@ -51,7 +51,7 @@ class Column:
         return row.get(self.name) if self.of is None else self.of(row, rows)
 
     def text(self, row: Row) -> str:
-        """What the table shows of it."""
+        """What the table shows for a row."""
         shown = self._text(row.get(self.name))
         each = row.get(f"{self.name}_by_seed", ())
         if not self.spread or len(each) < 2:
@@ -99,7 +99,7 @@ def below(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> O
 
 
 def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
-    """The inverse: how many times a figure of the method ``to`` is this row's."""
+    """The inverse of ``relative``: the figure of the method ``to`` as a multiple of this row's."""
     multiple = relative(name, to=to, same=same)
 
     def of(row: Row, rows: Sequence[Row]) -> float | None:
@@ -143,7 +143,7 @@ def _reference(row: Row, rows: Sequence[Row], method: str, same: Sequence[str]) 
 
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Row], caption: str | None = None) -> Table:
-    """A row for each of the rows; columns of words to the left, of numbers to the right."""
+    """A table of the rows; columns of words are aligned to the left, those of numbers to the right."""
     found = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, caption=caption)
     for column in columns:
         words = any(isinstance(row.get(column.name), str) for row in rows)
@@ -158,13 +158,13 @@ class Line:
     """A line of a panel.
 
     Attributes:
-        label: in the legend. Of "a, b" the part before the last comma makes the colour, the rest the style.
+        label: in the legend. In "a, b" the part before the last comma decides the colour, the rest the style.
         x: along the horizontal axis; None: a thin horizontal line from one end to the other, at the only ``y``.
         y: along the vertical one.
-        style: of ``Axes.plot``, beside what the label makes.
+        style: options of ``Axes.plot``, in addition to the look that the label decides.
         spread: lowest and highest for each point, drawn as bars.
-        bottom: draws bars that stand on these instead.
-        right: belongs to a second vertical axis, from 0 to 1.
+        bottom: if given, bars are drawn instead, which stand on these heights.
+        right: whether the line belongs to a second vertical axis, from 0 to 1.
     """
 
     label: str
@@ -176,7 +176,7 @@ class Line:
     right: bool = False
 
     def draw(self, axis: Any, look: Mapping[str, Any]) -> None:
-        """Adds it to axes."""
+        """Adds the line to axes."""
         look = {"label": self.label, **look, **self.style}
         if self.x is None:
             axis.axhline(self.y[0], color="black", linewidth=1, linestyle=":", label=self.label)
@@ -198,8 +198,8 @@ class Panel:
     """Axes of the picture.
 
     Attributes:
-        lines: makes them of the rows; or several such.
-        axes: of ``Axes.set``. Panels that all have the same ``ylabel`` share one vertical axis.
+        lines: a function that makes lines from the rows, or several such functions.
+        axes: options of ``Axes.set``. Panels that all have the same ``ylabel`` share one vertical axis.
     """
 
     lines: Lines | Sequence[Lines]
@@ -245,7 +245,7 @@ def sweep(x: str, y: str, *, by: Source = "method", where: Where = bool, right: 
 
 
 def bars(names: Sequence[str], *, by: str = "method", where: Where = bool) -> Lines:
-    """A bar for each row, of several figures on top of each other."""
+    """A bar for each row, in which several figures are stacked."""
 
     def lines(rows: Sequence[Row]) -> list[Line]:
         rows = [row for row in rows if where(row)]
@@ -276,7 +276,7 @@ def figure_of(method: str, name: str) -> Callable[[Sequence[Row]], float | None]
 
 
 def dots(x: str, *, label: Source, by: str, reference: str = "full_softmax", where: Where = bool) -> Lines:
-    """Rows under each other, one dot each, in the colour of their group ``by``; a line is where its reference is."""
+    """Rows under each other, one dot each, in the colour of their group ``by``; a line marks its reference."""
 
     def lines(rows: Sequence[Row]) -> list[Line]:
         groups: dict[str, list[Row]] = {}
@@ -302,7 +302,7 @@ def _label(row: Row, source: Source) -> str:
 
 
 def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: str, path: Path) -> None:
-    """Draws the panels side by side; a label has the same look in all of them, that of the reference is black."""
+    """Draws the panels side by side; a label has the same look in all of them, and the reference is black."""
     drawn = [panel.of(rows) for panel in panels]
     labels = [{line.label for line in lines} for lines in drawn]
     looks = _looks([line.label for lines in drawn for line in lines], reference)
@@ -338,7 +338,7 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _end_together(lines: Sequence[Line]) -> bool:
-    """Whether all are levels or curves along numbers that end at about the same, where labels are told apart."""
+    """Whether all lines are levels, or curves that end at about the same number, so that labels fit beside the ends."""
     found = [np.asarray(line.x) for line in lines if line.x is not None]
     if len(lines) > _MOST_LABELS_AT_LINES or any(line.bottom or line.right for line in lines):
         return False

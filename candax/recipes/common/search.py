@@ -1,4 +1,4 @@
-"""The best classes of embeddings: exactly, all of them scored in blocks, or through an index."""
+"""Finds the best classes for embeddings: exactly, by scoring all classes in blocks, or through an index."""
 
 import functools
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from candax.samplers.ivf import ivf_index
 
 # Embeddings that are scored at a time.
 AT_A_TIME = 1024
-# Below so many classes all of them are scored sooner than lists are visited.
+# Of an index: the fewest classes that it sees and keeps, classes per list, and the shares that it sees and keeps.
 _LEAST_CLASSES, _CLASSES_PER_LIST, _SEEN, _KEPT = 1000, 256, 0.1, 0.02
 
 _exact = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
 
 
 class Best(NamedTuple):
-    """The best classes of each embedding, best first; where fewer are found scores are -inf and ids -1.
+    """The best classes of each embedding, best first; where fewer are found, scores are -inf and ids are -1.
 
     Attributes:
         scores: logits.
@@ -43,8 +43,8 @@ class Search:
 
     Args:
         classes: all of them.
-        index: a file that ``candax.samplers.save_index`` wrote of these classes; where there is none, an index is
-            built and written there. None: exactly.
+        index: a file that ``candax.samplers.save_index`` wrote of these classes; if it is missing, an index is
+            built and written there. None: exact search.
     """
 
     def __init__(self, classes: Classes, index: Path | None = None) -> None:
@@ -57,9 +57,9 @@ class Search:
         """The k best, or as many as there are.
 
         Args:
-            embeddings: any number.
+            embeddings: any number of them.
             k: how many.
-            exclude: ids that are not to be among them, padded with -1.
+            exclude: ids to leave out for each embedding, padded with -1.
         """
         check_positive("k", k)
         k = min(k, int(self.classes.num_valid))
@@ -75,7 +75,7 @@ class Search:
         return Best(scores, ids, np.concatenate(normalizers) if normalizers else None)
 
     def _of_one_size(self, embeddings: np.ndarray, size: int, k: int, exclude: np.ndarray | None) -> Best:
-        """Filled up, for few compilations."""
+        """Searches for a part that is padded to one size, so that there are few compilations."""
         number = len(embeddings)
         filled = np.pad(embeddings, ((0, size - number), (0, 0)))
         if exclude is not None:
@@ -88,7 +88,7 @@ class Search:
             )
             return _marked(scores[:number], ids[:number], normalizer[:number])
         find, state = self._index
-        # What is to be left out may come first.
+        # Enough even if all classes to be left out come first.
         wanted = min(int(self.classes.num_valid), k + (0 if exclude is None else exclude.shape[1]))
         scores, ids = (np.asarray(part)[:number] for part in find(state, jnp.asarray(filled), self.classes, wanted))
         if exclude is not None:
@@ -100,7 +100,7 @@ class Search:
 
 
 class Searching:
-    """What answers by a search among the classes of a trained model: the base of the interfaces in Python."""
+    """The base of interfaces in Python that answer by a search among the classes of a trained model."""
 
     def searched(self) -> Classes:
         """All classes."""
@@ -108,7 +108,7 @@ class Searching:
 
     @functools.cached_property
     def search(self) -> Search:
-        """What finds the best classes."""
+        """The search that finds the best classes."""
         return Search(self.searched())
 
     @checked
@@ -116,8 +116,8 @@ class Searching:
         """Searches approximately from now on, or exactly again.
 
         Args:
-            index: file of an index of these classes, which is built there if there is none. None: exactly, over all
-                classes.
+            index: file of an index of these classes, which is built and written if the file is missing. None: exact
+                search over all classes.
 
         Returns:
             This object.
@@ -130,7 +130,7 @@ class Searching:
 
 
 def power_of_two(number: int) -> int:
-    """The least one that is not smaller."""
+    """The least power of two that is not below a number."""
     return 1 << max(number - 1, 0).bit_length()
 
 

@@ -12,14 +12,14 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What a number, or each number of a tuple, may be; an infinite one never is."""
+    """Bounds of a number, or of each number of a tuple; infinite numbers are never within them."""
 
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
 
     def holds(self, value: float) -> bool:
-        """Whether a value is within them."""
+        """Whether a value is within the bounds."""
         return math.isfinite(value) and value >= self.least and value > self.above and value <= self.most
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ S = TypeVar("S", bound="Settings")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What every study can be told. A study's own settings are a subclass, whose ``QUICK`` are sizes for ``--quick``.
+    """Settings of every study. A study's own settings are a subclass, whose ``QUICK`` holds the sizes for ``--quick``.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Settings:
     """
 
     quick: bool = False
-    """Sizes that take seconds, to see that all runs; sizes that are given stay."""
+    """Use small sizes that take seconds, to see that everything runs; sizes that are given explicitly stay."""
     seed: NonNegative = 0
-    """Of everything that is drawn: initial values, batches and candidates."""
+    """Seed of everything that is drawn: initial values, batches and candidates."""
     out: Out = Path("runs")
     """Folder for results.json and the picture; by default one in runs/ with the study's name."""
 
@@ -65,12 +65,12 @@ class Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of ``OPTIONS``, by name."""
+        """The settings of ``OPTIONS``, by name."""
         return {name: getattr(self, name) for name in self.OPTIONS}
 
     @property
     def name(self) -> str:
-        """That of the study's module."""
+        """The name of the study's module."""
         return type(self).__module__.rpartition(".")[2]
 
     def ready(self: S) -> S:
@@ -88,7 +88,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Raises ValueError for settings out of range; subclasses add what must hold between several."""
+        """Raises ValueError for settings out of range; subclasses add conditions on several settings together."""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             bounds = _bounds(hint)
             value = getattr(self, name)
@@ -97,33 +97,33 @@ class Settings:
                 raise ValueError(f"expected {option(name)} {bounds}, got {value}.")
 
     def expect(self, holds: bool, what: str, *names: str) -> None:
-        """Raises ValueError, saying what was expected and what the named settings are, unless something holds."""
+        """Raises ValueError, saying what was expected and what the named settings are, unless the condition holds."""
         if not holds:
             got = " and ".join(f"{option(name)} {getattr(self, name)}" for name in names)
             raise ValueError(f"expected {what}, got {got}.")
 
 
 def option(name: str) -> str:
-    """How a field is called on the command line."""
+    """What a field is called on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def _bounds(hint: Any) -> Bounds | None:
-    """Those in a type: of the number itself, of one that may be None, of each in a tuple."""
+    """The bounds in a type: of a number, of a number that may be None, or of each number of a tuple."""
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, Bounds)), None)
     return next((found for part in get_args(hint) if (found := _bounds(part)) is not None), None)
 
 
 def model_folder(settings: Settings, name: str, seed: int, data: Any, *, without: Sequence[str]) -> Path:
-    """Where the model of one method and seed is kept: one folder for each setting that it depends on.
+    """Where the model of one method and seed is kept: one folder for each combination of what it depends on.
 
     Args:
         settings: of the command.
         name: of the method.
         seed: of the training.
-        data: what the batches depend on, in place of the path that they came from.
-        without: names of settings that it does not depend on.
+        data: what the batches depend on, in place of the path of the data set.
+        without: names of settings that the model does not depend on.
     """
     apart = {"seed", "out", "quick", "dataset", *without}
     told = {name: value for name, value in dataclasses.asdict(settings).items() if name not in apart}

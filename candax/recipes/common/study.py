@@ -21,18 +21,18 @@ Row: TypeAlias = dict[str, Any]
 S = TypeVar("S", bound=Settings)
 _SEED = "seed"
 _UNFINISHED = "unfinished"
-# Of a table, in characters.
+# The widest table that is measured, in characters.
 _WIDEST = 400
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """What a study compares, a row of its results.
+    """A method that a study compares: a row of its results.
 
     Attributes:
-        labels: that tell it from the others, JSON values: ``{"method": "css", "num_sampled": 20}``. Rows that differ in
+        labels: JSON values that tell it from the others: ``{"method": "css", "num_sampled": 20}``. Rows that differ in
             the label ``seed`` alone are one in table and picture, with means for figures.
-        run: gives its figures, such as ``Training.by(...)``.
+        run: a function that gives its figures, such as ``Training.by(...)``.
     """
 
     labels: Mapping[str, Any]
@@ -48,13 +48,13 @@ class Study:
         methods: in this order.
         columns: of the table.
         panels: of the picture, side by side.
-        claim: the paper's, under the picture's title.
+        claim: the paper's claim, under the picture's title.
         caption: under the table.
         reference: the label of lines that are drawn in black, such as the full softmax's.
-        picture: name of its file; default: that of the study's module.
-        may_change: names of settings that choose methods: a study that goes on may have others of them.
-        results: the rows of ``results.json`` from a row of figures, for those who read it; the runner then keeps what
-            it goes on from in ``study.json``.
+        picture: file name of the picture; default: the name of the study's module.
+        may_change: names of settings that choose methods: a study may go on with other values of these.
+        results: makes the rows of ``results.json`` from a row of figures, in a form for readers; the runner then keeps
+            its own rows, from which it goes on, in ``study.json``.
         data: a digest of what is trained on and measured with: rows of other data are not kept.
     """
 
@@ -74,16 +74,16 @@ class Study:
 def run(study: Study, settings: Settings) -> list[Row]:
     """Runs all methods, prints the table, and writes ``results.json`` and the picture into ``settings.out``.
 
-    A study that was killed goes on where it was: methods that ``results.json`` has are not run again if it is of the
-    same study and settings, and long trainings go on from their last checkpoint.
+    A study that was killed goes on where it was: methods whose rows are in ``results.json`` are not run again if it is
+    of the same study and settings, and long trainings go on from their last checkpoint.
 
     Args:
         study: what to run.
         settings: the seeds and sizes it was made with.
 
     Returns:
-        A row for each method: its labels, its figures, and those of columns that are computed from several rows.
-        ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
+        A row for each method, averaged over seeds: its labels, its figures, and those that columns compute from several
+        rows. ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
     """
     out, console = writable_folder(settings.out), Console()
     changeable = dict.fromkeys(("out", *study.may_change))
@@ -125,7 +125,7 @@ def run(study: Study, settings: Settings) -> list[Row]:
 
 
 def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
-    """Makes a command of a function that builds a study: it makes the settings ready, builds the study and runs it."""
+    """Makes a command from a function that builds a study: it readies the settings, builds the study and runs it."""
 
     @functools.wraps(build)
     def of(settings: S) -> list[Row]:
@@ -145,8 +145,8 @@ def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
     """Runs one attempt after the other until the loss of one stays finite.
 
     Args:
-        attempts: by learning rate, say.
-        label: under which the row says which one that was (None: none of them); ``diverged`` has those before.
+        attempts: what to run in turn, by learning rate for example.
+        label: where the row names the attempt that stayed finite (None: none did); ``diverged`` has those before it.
 
     Returns:
         A function for ``Method.run``.
@@ -165,7 +165,7 @@ def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
 
 
 def _json(value: Any) -> Any:
-    """As it is read back from a file."""
+    """The value as it would be read back from a JSON file."""
     return json.loads(json.dumps(value, default=_plain))
 
 
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
-    """Rows of a study that is the same, and nothing of another one."""
+    """The rows in the file if it is of the same study, else none."""
     found = json.loads(path.read_text()) if path.exists() else {}
     if isinstance(found, dict) and identity.items() <= found.items():
         return list(found["rows"])
@@ -197,7 +197,7 @@ def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
-    """Over the rows that have a figure: a training that diverged has none."""
+    """Means over the rows that have a figure: a training that diverged has none."""
     mean: Row = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if row.get(name) is not None]

@@ -1,4 +1,4 @@
-"""How a study trains: model, data and measures of a problem, and what one method makes of it, timed."""
+"""How a study trains: model, data and measures of a problem, and the timed training of one method on it."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from candax.base import Sampler
 from candax.training import Validation, fit
 
 Figures: TypeAlias = dict[str, Any]
-# What a method makes: figures, from the folder (None: none) in which it may keep what a killed run goes on from.
+# Runs a method and gives its figures; the folder, if any, is where it may keep what a killed run goes on from.
 Run: TypeAlias = Callable[[Path | None], Figures]
 Measure: TypeAlias = Callable[[Any], Mapping[str, Any]]
 
@@ -24,16 +24,16 @@ MEASURED_AT = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A problem for methods that train: what all of them have in common.
+    """A problem to train on: what all methods have in common.
 
     Attributes:
         make: ``make(sampler, loss) -> (model, optimizer)``, the same initial values each time.
-        batches: of ``fit``.
-        num_steps: of ``fit``.
+        batches: as in ``fit``.
+        num_steps: as in ``fit``.
         measure: figures of the trained model, a dict of JSON values.
-        on_the_way: measures the curve: numbers of a model in evaluation mode, off the clock.
-        measured_at: where, as shares of the steps; 0 is before the first one.
-        loss_fn: of ``fit``.
+        on_the_way: measures the curve: numbers of a model in evaluation mode; its time does not count as training.
+        measured_at: where the curve is measured, as shares of the steps; 0 is before the first step.
+        loss_fn: as in ``fit``.
         checkpoint_every: steps between checkpoints; shorter trainings have none.
         progress: whether to show the bar of ``fit``.
         finish: what is measured, from the model and its optimizer; default: the model.
@@ -51,13 +51,13 @@ class Training:
     finish: Callable[[Any, cx.Optimizer], Any] = lambda model, optimizer: model
 
     def by(self, sampler: Sampler | None, loss: Callable[..., Any], name: str = "", **changes: Any) -> Run:
-        """What trains by one method.
+        """Makes a function that trains by one method.
 
         Args:
             sampler: of the candidates; None with a loss over all classes.
             loss: to train with.
-            name: before the progress bar.
-            changes: of this problem, for this method alone.
+            name: shown before the progress bar.
+            changes: attributes of this problem to replace, for this method alone.
 
         Returns:
             A function that gives ``steps``, ``seconds`` and ``ms_per_step`` of training alone, what ``measure`` gives,
@@ -75,7 +75,7 @@ class Training:
     def train(
         self, sampler: Sampler | None, loss: Callable[..., Any], name: str, folder: Path | None
     ) -> tuple[Any, Figures]:
-        """Trains by one method; what is to be measured, and the figures of training alone. See ``by``."""
+        """Trains by one method; returns what is to be measured, and the figures of training alone. See ``by``."""
         model, optimizer = self.make(sampler, loss)
         _compile_refresh(model, sampler, self.num_steps)
         points = {max(1, round(share * self.num_steps)) for share in self.measured_at if share}
@@ -126,7 +126,7 @@ class Training:
 
 
 def _compile_refresh(model: nnx.Module, sampler: Sampler | None, num_steps: int) -> None:
-    """Compiles what rebuilds the sampler, of a copy, so that compiling it is not on the clock."""
+    """Rebuilds the sampler of a copy of the model once, so that compiling this is not on the clock."""
     due = None if sampler is None else next((step for step in range(num_steps) if sampler.schedule(step)), None)
     if due is not None:
         graph, arrays = nnx.split(model)

@@ -1,4 +1,4 @@
-"""`candax advise`: which sampler, loss and optimizer suit one's own labels, by times on this machine.
+"""`candax advise`: which sampler, loss and optimizer suit your own labels, by timings on this machine.
 
     candax advise counts.txt --dim 128 --batch-size 256   (label counts, one per line)
     candax advise train.txt                               (a training file of the Extreme Classification Repository)
@@ -27,18 +27,18 @@ class Advise(common.Settings):
     """Advice from label counts: sampler, candidates, loss, optimizer and devices, with the reason for each."""
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """A file of label counts, one per line; of labels, an example per line; or a training file in the text format of
-    the Extreme Classification Repository."""
+    """A file of label counts, one per line; or of labels, one example per line; or a training file in the text format
+    of the Extreme Classification Repository."""
     kind: KindOfCounts = "auto"
-    """What the lines are, where one number per line would be taken for a count and is a label."""
+    """What the lines of the file are: auto takes a single number per line for a count, even if it is a label."""
     dim: common.Count = 128
-    """Of the class vectors."""
+    """Coordinates of a class vector."""
     batch_size: common.Count = 256
     """Examples per step."""
     memory_gb: float | None = None
-    """Memory of one device; by default what it says itself, or the machine's."""
+    """Gigabytes of memory of one device; by default what the device reports, or else the machine's memory."""
     seconds: float = 8.0
-    """For the measurements, besides compiling."""
+    """Seconds to spend on measurements, compiling not included."""
     out: common.Out = Path("runs/advise")
     """Folder for results.json."""
     QUICK: ClassVar = {"seconds": 0.5, "dim": 8}

@@ -1,4 +1,4 @@
-"""What scikit-learn's users have, ``X`` and ``Y``, as the sparse matrices of ``candax.data.Examples``."""
+"""Converts the ``X`` and ``Y`` of scikit-learn's users to the sparse matrices of ``candax.data.Examples``."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 
 def features_of(X: Any) -> csr_array:
-    """float32, ids of 32 bits, sorted and distinct within a row."""
+    """Features in float32 with ids of 32 bits, sorted and distinct within a row."""
     found = csr_array(X, dtype=np.float32)
     if found.has_canonical_format and found.indices.dtype == np.int32:
         return found
@@ -45,10 +45,10 @@ def indicator_of(y: Any, num_examples: int) -> csr_array:
 
 
 def classes_of(y: Any) -> tuple[np.ndarray, csr_array]:
-    """The distinct values of labels, one an example, and the labels.
+    """The distinct values of labels, and the labels as a matrix; each example has one label.
 
     Raises:
-        ValueError: for values that are no classes, such as fractions.
+        ValueError: for values that cannot be classes, such as fractions.
     """
     check_classification_targets(y)
     classes, ids = np.unique(column_or_1d(y, warn=True), return_inverse=True)

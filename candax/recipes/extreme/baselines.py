@@ -1,4 +1,4 @@
-"""What needs no training: the most frequent labels for everybody, and those of the nearest training examples."""
+"""Baselines without training: the most frequent labels for each example, and those of the nearest training examples."""
 
 import dataclasses
 
@@ -11,9 +11,9 @@ from candax.data.progress import progress_bar
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 
 _MOST = max(KS)
-# Test examples: it may take minutes, and somebody waits.
+# Test examples between two updates of the progress bar: the search may take minutes.
 _AT_A_TIME = 512
-# Of the cosine, and examples by which one of them is chosen.
+# Powers of the cosine to choose from, and the most examples that the choice is made by.
 _POWERS, _MOST_QUESTIONS = (2.0, 4.0, 8.0), 2000
 
 
@@ -62,14 +62,14 @@ def neighbour_shares(dataset: Dataset, *, number: int = 100, power: float = 4.0)
 
 
 def best_power(held_out: Dataset, *, number: int = 100) -> float:
-    """The power of the cosine by which the labels of neighbours rank best: of 2, 4 and 8 that of the highest P@5.
+    """The power of the cosine with which labels of neighbours rank best: of 2, 4 and 8 the one of highest P@5.
 
     Args:
-        held_out: whose test examples are a part of the training set, and are answered by the rest of it.
+        held_out: a data set whose test examples are a part of a training set, and whose training examples are the rest.
         number: of neighbours.
 
     Returns:
-        For ``neighbour_shares``.
+        The power, for ``neighbour_shares``.
     """
     some = np.unique(np.linspace(0, len(held_out.test) - 1, _MOST_QUESTIONS).astype(int))
     asked = Examples(held_out.test.features[some], held_out.test.labels[some])
@@ -79,7 +79,7 @@ def best_power(held_out: Dataset, *, number: int = 100) -> float:
 
 
 def _neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"], Int[np.ndarray, "N n"]]:
-    """Cosines, and which training examples."""
+    """For each test example the cosines of its neighbours, and which training examples these are."""
     from sklearn.neighbors import NearestNeighbors
 
     train, test = dataset.train, dataset.test

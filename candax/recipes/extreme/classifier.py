@@ -1,4 +1,4 @@
-"""Extreme classification as scikit-learn has it: `ExtremeClassifier().fit(X, Y)`, over the model of `candax train`."""
+"""Extreme classification, scikit-learn style: `ExtremeClassifier().fit(X, Y)`, over the model of `candax train`."""
 
 import dataclasses
 from pathlib import Path
@@ -21,21 +21,21 @@ from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
 from candax.recipes.extreme.scoring import Labels
 from candax.training import fit
 
-# Where the training set is small, batches are: an epoch is to have so many.
+# Batches are small where the training set is, so that an epoch has at least this many.
 _LEAST_BATCHES = 8
-# Of a dense array of probabilities.
+# The most numbers in a dense array of probabilities.
 _MOST_PROBABILITIES = 1 << 28
-# Labels of an example that are looked at, where their number is not given; more, where all of them are likely.
+# Labels of an example that are looked at first, if their number is not given; more follow if all are likely.
 _AT_FIRST = 64
 
 
 class ExtremeClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier for up to millions of labels, trained with sampled losses, as a scikit-learn estimator.
 
-    The model of ``candax train``: features to length 1, a truncated singular value decomposition of the training
+    The model of ``candax train``: features scaled to length 1, a truncated singular value decomposition of the training
     features to start from, class vectors that start as centroids, then Adagrad on a sampled loss. ``X`` is sparse or
-    dense ``[n, num_features]``; ``y`` a sparse or dense indicator ``[n, num_labels]`` (several labels an example), or
-    ``[n]`` of any values (one label an example), as for scikit-learn's other classifiers.
+    dense ``[n, num_features]``; ``y`` a sparse or dense indicator ``[n, num_labels]`` (several labels per example), or
+    ``[n]`` of any values (one label per example), as for scikit-learn's other classifiers.
 
     Args:
         sampler: of candidates; None: all classes.
@@ -44,10 +44,10 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         dim: coordinates of embeddings and class vectors.
         epochs: passes over the training set.
         batch_size: examples per step; fewer where an epoch would have fewer than 8 batches.
-        num_sampled: candidates that a batch shares; where there are not so many classes all of them are taken.
+        num_sampled: candidates that a batch shares; all classes, if there are no more than this.
         learning_rate: None: 0.1 with the linear encoder, of Adagrad, and 0.005 with "relu", of Adam.
-        num_predicted: labels that ``predict`` gives to each example of several labels; None: those of probability
-            above 1/2, which may be none.
+        num_predicted: how many labels ``predict`` gives to each example, if ``y`` was an indicator; None: those of
+            probability above 1/2, of which there may be none.
         seed: of all that is drawn.
 
     Attributes:
@@ -129,7 +129,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
 
     @checked
     def predict(self, X: Any) -> Any:
-        """The likeliest class of each example, ``[n]``; of several labels an indicator, sparse if ``y`` was."""
+        """The likeliest class of each example, ``[n]``; if ``y`` was an indicator, also one, and sparse if it was."""
         self._fitted()
         if not self.multilabel_:
             return self.classes_[self.top_k(X, 1)[1][:, 0]]
@@ -147,15 +147,15 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any, k: int | None = None) -> Any:
         """Probabilities of the classes.
 
-        Of several labels each label has one of its own after the loss ``one_vs_all``, ``sigmoid(o_c)``; after others,
-        and where each example has one label, they are those of the softmax and sum to 1.
+        If ``y`` was an indicator, each label has a probability of its own, ``sigmoid(o_c)``, after training with a
+        sampler and the loss ``one_vs_all``; in all other cases they are those of the softmax and sum to 1.
 
         Args:
             X: examples.
-            k: the k likeliest alone.
+            k: only the k likeliest.
 
         Returns:
-            ``[n, num_classes]``: dense, or with ``k`` sparse, with k entries a row.
+            ``[n, num_classes]``: dense, or with ``k`` sparse, with k entries per row.
 
         Raises:
             ValueError: for arrays that do not fit; where a dense array would have more than 2^28 numbers.
@@ -179,7 +179,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             X: examples.
-            k: how many; fewer where there are not so many classes.
+            k: how many; fewer if there are fewer classes.
 
         Returns:
             Probabilities and numbers of classes (places in ``classes_``), best first.
@@ -189,11 +189,11 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
 
     @checked
     def use_index(self, index: str | Path | None) -> "ExtremeClassifier":
-        """Has ``top_k`` search approximately, through an index.
+        """Makes ``top_k`` search approximately, through an index.
 
         Args:
-            index: file of an index of these classes, which is built there if there is none. None: exactly, over all
-                classes.
+            index: file of an index of these classes, which is built and written if the file is missing. None: exact
+                search over all classes.
 
         Returns:
             This classifier.
@@ -205,7 +205,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Precision at 1: the share of examples whose likeliest class is one of theirs. Of one label it is accuracy."""
+        """Precision at 1: the share of examples whose likeliest class is one of theirs; accuracy, if each has one."""
         self._fitted()
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))
@@ -233,7 +233,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "ExtremeClassifier":
-        """What was saved, by ``save`` or by `candax train`."""
+        """The classifier that ``save`` or `candax train` has saved."""
         about = saved.about
         found = cls(**about["options"])
         found.multilabel_, found.sparse_ = about["multilabel"], about.get("sparse", True)
@@ -243,7 +243,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         return found
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn may give to it."""
+        """What scikit-learn may pass to this classifier."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.classifier_tags.multi_label = True
@@ -274,7 +274,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         return features_of(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False))
 
     def _rows(self, values: np.ndarray, ids: np.ndarray, kept: np.ndarray) -> csr_array:
-        """A sparse matrix of a row for each example."""
+        """A sparse matrix with a row for each example."""
         kept = kept & (ids >= 0)
         ends = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
         found = csr_array((values[kept], ids[kept], ends), shape=(len(ids), len(self.classes_)))

@@ -6,8 +6,8 @@
 What it should show: sampled losses reach the precision of the full softmax, or nearly, in a fraction of its time per
 step (P@1 of .40 at 10 ms per step, .39 at 146), and the fraction falls as the classes grow in number. The oracle
 `top_k` finds the hardest classes by scoring all of them, so it is as slow as the full softmax; its candidates have
-count 1, so that all corrections are one, and it is trained with the first of the losses alone. Two rows are what needs
-no training: the most frequent labels, and those of the nearest training examples.
+count 1, so that corrections change nothing, and it is trained with the first of the losses only. Two rows need no
+training: the most frequent labels, and those of the nearest training examples.
 """
 
 import dataclasses
@@ -35,11 +35,11 @@ class Compare(Setting):
     samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram", "top_k")
     """Samplers to compare."""
     losses: tuple[LossName, ...] = ("sampled_softmax", "css")
-    """Losses to compare; top_k has the first one alone."""
+    """Losses to compare; the sampler top_k is trained with the first one only."""
     epochs: common.Positive = 0.5
-    """Passes over the training set: enough for the order of the methods."""
+    """Passes over the training set; the default is enough to show the order of the methods."""
     seeds: common.Count = 1
-    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     out: common.Out = Path("runs/compare")
     """Folder for results.json and compare.png."""
     curve_examples: common.Count = 500

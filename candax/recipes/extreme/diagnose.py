@@ -1,9 +1,9 @@
-"""`candax diagnose`: how far sampled losses are from the full softmax on a trained model, against the samples.
+"""`candax diagnose`: how far sampled losses are from the full softmax on a trained model, by number of samples.
 
     candax diagnose runs/train                     (a run of candax train, its newest checkpoint)
     candax diagnose model.npz                      (class_vectors, embeddings, labels from anywhere)
 
-What it should show: the error of log Z of `css` falls with the root of the number of samples, for the better the closer
+What it should show: the error of log Z of `css` falls with the root of the number of samples, and is smaller the closer
 the sampler is to the model's own distribution; `subset_softmax`, which corrects for nothing, keeps its bias.
 """
 
@@ -38,10 +38,10 @@ class Diagnose(common.Settings):
     embeddings [N, dim] and labels [N] or [N, T] (-1 pads), and, if wanted, class_biases and counts (label frequencies)
     [classes]."""
     samplers: tuple[SamplerName, ...] = ("uniform", "log_uniform", "unigram")
-    """Samplers. For top_k the number of samples is k, for in_batch it means nothing: the batch has the labels it has.
-    learned_unigram and learned_clusters start without labels."""
+    """Samplers. For top_k the number of samples is k; in_batch ignores it, as it takes the labels of the batch.
+    learned_unigram and learned_clusters have not learned from any labels yet."""
     losses: tuple[LossName, ...] = ("css", "sampled_softmax", "subset_softmax")
-    """Losses; those without a likelihood get gradients only."""
+    """Losses; of those without a likelihood only the gradients are measured."""
     num_sampled: tuple[common.Count, ...] = (16, 64, 256, 1024)
     """Numbers of samples."""
     num_draws: int = 64
@@ -49,7 +49,7 @@ class Diagnose(common.Settings):
     num_examples: common.Count = 256
     """Examples with labels, chosen at random; they share candidates as a training batch does."""
     top_k: common.Count = 10
-    """Of how many best classes to report the share that candidates hold."""
+    """Report the share of this many best classes that the candidates contain."""
     out: common.Out = Path("runs/diagnose")
     """Folder for results.json and diagnostics.png."""
     QUICK: ClassVar = {"num_sampled": (16,), "num_draws": 4, "num_examples": 16}

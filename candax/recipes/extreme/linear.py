@@ -19,7 +19,7 @@ from candax import data, models
 from candax.base import Sampler
 from candax.recipes.common.optimizers import row_adagrad
 
-# Of the rate of class vectors: the encoder is near where it should be, and they are not.
+# The encoder's rate as a share of the class vectors' rate: only the encoder starts near where it should end.
 ENCODER_RATE = 0.2
 
 
@@ -49,8 +49,8 @@ def make(
     Args:
         dataset: to train on.
         dim: of the embeddings.
-        learning_rate: of class vectors at the start; of the encoder ``ENCODER_RATE`` of it.
-        num_steps: until the rate is 0.
+        learning_rate: of class vectors at the start; the encoder's is ``ENCODER_RATE`` times this.
+        num_steps: after which the rate is 0.
         seed: of candidates.
         sampler: of the head.
         loss: of the head.

@@ -31,8 +31,8 @@ def measure_mixture(
 
     Args:
         models: of the same data.
-        dataset: whose test set is measured on.
-        batches: the training batches, whose number of feature slots prediction shares.
+        dataset: the models are measured on its test set.
+        batches: the training batches; predictions use the same number of feature slots.
         loss: that the models were trained with: after ``one_vs_all`` p is the sigmoid, after others the softmax.
         shares: of ``neighbour_shares``.
         weight: of the shares.

@@ -30,7 +30,7 @@ def settings_of(
     learning_rate: float | None,
     seed: int,
 ) -> Train:
-    """The settings of `candax train`, checked: scikit-learn wants that done in ``fit``."""
+    """The settings of `candax train`, checked here because scikit-learn wants checks in ``fit``."""
     settings = Train(
         sampler=sampler,
         loss=loss,

@@ -25,7 +25,7 @@ CURVE_EXAMPLES = 5000
 def make_model(
     dataset: data.Dataset, dim: int, sampler: Sampler | None, loss: Callable[..., Any], *, seed: int
 ) -> models.Classifier:
-    """A sparse-feature MLP before a head over all classes of the data set."""
+    """A sparse-feature MLP, followed by a head over all classes of the data set."""
     rngs = nnx.Rngs(seed)
     encoder = models.SparseMLP(dataset.num_features, dim, rngs=rngs)
     counts = dataset.label_counts(dataset.train)
@@ -53,7 +53,7 @@ def problem(
         dim: width of the hidden layer and of the class vectors.
         learning_rate: of Adam.
         epochs: passes over the training set.
-        num_steps: instead of epochs.
+        num_steps: training steps, instead of epochs.
         seed: of initial values, batches and candidates.
         curve_examples: test examples behind each point of the curve; None: there is no curve.
 
@@ -112,7 +112,7 @@ PANELS = (
 
 
 def faster_full_softmax(training: Training, batch_size: int, num_classes: int) -> Callable[..., Any]:
-    """The full softmax in the form that takes less time here: at once if that fits into memory, or in class blocks."""
+    """The full softmax in the form that takes less time here: in class blocks, or at once if that fits in memory."""
     in_blocks = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
     if 3 * 4 * batch_size * num_classes > _memory_left():
         return in_blocks

@@ -31,16 +31,16 @@ def save_run(
     step: int,
     rarity: np.ndarray | None,
 ) -> None:
-    """Writes the model of a run into its folder, if that of this step is not there yet.
+    """Writes the model of a run into its folder, unless that of the same step is there already.
 
     Args:
         folder: of the run.
         settings: of `candax train`.
         dataset: that was trained on.
         model: at the end.
-        max_features: slots of an example in training, which predictions share.
+        max_features: feature slots of an example in training; predictions use as many.
         step: the last one.
-        rarity: of features, where counts were weighed by it.
+        rarity: of features, if their counts were weighted by it.
     """
     path = folder / finished.FILE
     if path.exists() and finished.read(path).about.get("step") == step:

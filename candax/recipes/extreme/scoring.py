@@ -20,13 +20,13 @@ from candax.training import embed
 
 
 class Labels(Searching):
-    """What a trained model says of examples.
+    """What a trained model predicts for examples.
 
     Args:
         about: ``num_features``, ``num_classes``, ``dim``, ``encoder``, ``max_features`` (slots of an example in
             training), ``probability`` ("sigmoid": each class by itself, or "softmax").
         weights: of the model.
-        rarity: of features, where training weighed counts by it.
+        rarity: of features, if training weighted their counts by it.
     """
 
     def __init__(self, about: dict[str, Any], weights: dict[str, np.ndarray], rarity: np.ndarray | None = None) -> None:
@@ -57,12 +57,12 @@ class Labels(Searching):
         return np.exp(best.scores - best.log_normalizer[:, None]), best.ids
 
     def probabilities(self, features: csr_array) -> Float[np.ndarray, "n num_classes"]:
-        """Of all classes."""
+        """Probabilities of all classes."""
         logits = self.model.head(self.embedded(features))
         return expit(np.asarray(logits)) if self._is_sigmoid else np.asarray(jax.nn.softmax(logits, axis=1))
 
     def embedded(self, features: csr_array) -> Float[np.ndarray, "n dim"]:
-        """Embeddings, with as many features of an example as in training."""
+        """Embeddings of examples, of which as many features are read as in training."""
         if self.rarity is not None:
             features = weighted(features, self.rarity)
         labels = csr_array((features.shape[0], self.about["num_classes"]), dtype=bool)
@@ -77,5 +77,5 @@ class Labels(Searching):
         return self.about["probability"] == "sigmoid"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is made of the weights."""
+        """The state to pickle, without what is computed from the weights."""
         return {"about": self.about, "weights": self.weights, "rarity": self.rarity}

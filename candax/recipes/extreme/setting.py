@@ -1,4 +1,4 @@
-"""What `compare` and `train` can be told alike: the data, the model and how it is trained."""
+"""Settings that `candax compare` and `candax train` share: the data, the model and how it is trained."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerNam
 from candax.recipes.extreme import linear
 from candax.recipes.extreme.problem import problem
 
-# Examples in a row that are held out together, one run of ten: neighbours in a file are often alike.
+# Consecutive examples that are held out together, one such run in ten: neighbours in a file are often alike.
 _RUN = 32
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
@@ -39,7 +39,7 @@ class Setting(common.Settings):
     dataset: str = "python-stdlib"
     """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
     tf_idf: bool = False
-    """Weigh counted features by how rare they are; for data whose feature values are counts."""
+    """Weight features by how rare they are; for data whose feature values are counts."""
     num_sampled: common.Count = 1024
     """Candidates that a batch shares."""
     top_k: common.Count = 64
@@ -55,8 +55,8 @@ class Setting(common.Settings):
     dim: common.Count = 128
     """Width of the hidden layer and of the class vectors."""
     learning_rate: common.Positive | None = None
-    """Default: with the linear encoder, of Adagrad, 0.1 in `candax train` and 0.3 in `candax compare`; with relu 0.005,
-    of Adam."""
+    """Learning rate. By default, with the linear encoder (Adagrad), 0.1 in `candax train` and 0.3 in `candax compare`;
+    with relu (Adam) 0.005."""
     LINEAR_RATE: ClassVar[float]
 
     def load(self) -> data.Dataset:
@@ -65,11 +65,11 @@ class Setting(common.Settings):
         return data.tf_idf(dataset) if self.tf_idf else dataset
 
     def rarity(self) -> np.ndarray | None:
-        """By which counts are weighed; None where they are not."""
+        """The rarity of features, by which counts are weighted; None where they are not."""
         return rarity_of(data.load(self.dataset).train.features) if self.tf_idf else None
 
     def training(self, dataset: data.Dataset, *, new: bool = True, **options: Any) -> common.Training:
-        """How it is trained on, with ``options`` of ``problem``; not ``new``: the values come from a checkpoint."""
+        """Training on a data set, with ``options`` of ``problem``; not ``new``: a checkpoint gives the values."""
         options = {"seed": self.seed, **options}
         training = problem(
             dataset,

@@ -1,4 +1,4 @@
-"""Face recognition, on generated identities: encoders that tell identities which they were not trained on."""
+"""Face recognition, on generated identities: encoders that tell apart identities they were not trained on."""
 
 from candax.recipes.faces.problem import Faces, Problem, make_problem
 from candax.recipes.faces.warm_start import make_pretrained

@@ -18,9 +18,9 @@ from candax import data, losses, models, training
 from candax.base import Sampler
 from candax.recipes import common
 
-# Ids that no model is trained on: of the pairs, of those looked for, and of the distractors.
+# The first ids of identities that no model is trained on: of the pairs, of the probes, and of the distractors.
 _PAIRS, _PROBES, _DISTRACTORS = 1 << 40, 1 << 41, 1 << 42
-# The other identity of a pair is the nearest of so many.
+# The other identity of a pair is the nearest of this many.
 _AMONG = 64
 # Samples that an encoder sees at a time.
 _CHUNK = 1024
@@ -35,13 +35,13 @@ class Faces(common.Settings):
     num_classes: common.Count = 3000
     """Identities to train on."""
     samples_per_class: common.Count = 20
-    """Training samples of each."""
+    """Training samples of each identity."""
     epochs: common.Positive = 5
     """Passes over the samples."""
     nuisance: float = 1.25
-    """How hard the identities are to tell: strength of what changes from sample to sample."""
+    """How hard it is to tell identities apart: the strength of what changes from sample to sample."""
     noise: float = 0.1
-    """Noise that no encoder can remove."""
+    """Strength of noise that no encoder can remove."""
     batch_size: common.Count = 256
     """Examples per step."""
     hidden: common.Count = 256
@@ -49,11 +49,11 @@ class Faces(common.Settings):
     dim: common.Count = 64
     """Width of embeddings and class vectors."""
     learning_rate: common.Positive = 1e-2
-    """Of Adam at the start; it falls to 0 by half a cosine."""
+    """Learning rate of Adam at the start; it falls to 0 along half a cosine."""
     epsilon: common.Positive = 1e-4
-    """Of Adam, which divides by the root mean square gradient plus this. Over all classes most gradients are next to
-    nothing, and the usual 1e-8 makes full steps of them, whose noise undoes what the others learn: with it the full
-    softmax of 10,000 classes is at .59 after 800 steps, where it is at .82 with 1e-4 (ANN Softmax .82 and .84)."""
+    """Epsilon of Adam, which divides by the root mean square gradient plus this. Over all classes most gradients are
+    nearly 0, and the usual 1e-8 makes full steps of them, whose noise undoes what the others learn: with 1e-8 the full
+    softmax of 10,000 classes is at .59 after 800 steps, with 1e-4 at .82 (ANN Softmax: .82 and .84)."""
     rate: common.Share = 0.1
     """Candidates of a group as a share of all classes: the paper's r."""
     num_groups: common.Count = 8
@@ -75,7 +75,7 @@ class Faces(common.Settings):
         return max(1, self.num_classes * self.samples_per_class // self.batch_size)
 
     def check(self) -> None:
-        """Groups are equal parts of a batch."""
+        """See ``Settings``; groups must be equal parts of a batch."""
         super().check()
         divides = self.batch_size % self.num_groups == 0
         self.expect(divides, "--num-groups that divides --batch-size", "num_groups", "batch_size")
@@ -102,7 +102,7 @@ class Problem:
         *,
         num_projected: int | None = None,
     ) -> models.Classifier:
-        """A perceptron before a head of cosines; ``num_projected`` puts a random projection between them."""
+        """A perceptron, followed by a head of cosines; ``num_projected`` puts a random projection between them."""
         settings, rngs = self.settings, nnx.Rngs(self.settings.seed)
         encoder: Any = models.DenseMLP(self.test_inputs.shape[1], (settings.hidden,), settings.dim, rngs=rngs)
         if num_projected is not None:
@@ -176,7 +176,7 @@ class Problem:
 def make_problem(
     settings: Faces, *, tests: int = 4000, pairs: int = 6000, probes: int = 2000, distractors: int = 50_000
 ) -> Problem:
-    """The data of a study: ``tests`` new samples of training classes, the others of new identities."""
+    """The data of a study: ``tests`` new samples of training classes, and the others, of new identities."""
     identities = data.Identities(nuisance=settings.nuisance, noise=settings.noise, seed=settings.seed)
     batches = data.IdentityBatches(
         identities,

@@ -19,7 +19,7 @@ def language_model(
     loss: Any = None,
     seed: int = 0,
 ) -> models.Classifier:
-    """An LSTM or a transformer before a head that shares its table of words."""
+    """An LSTM or a transformer, followed by a head that shares its table of words."""
     rngs = nnx.Rngs(seed)
     words = cx.Embed(num_words, settings.dim, rngs=rngs)
     options = {} if loss is None else {"loss": loss}

@@ -1,7 +1,7 @@
-"""`candax language`: which word comes next, by an LSTM and a transformer, beside what needs no training.
+"""`candax language`: which word comes next, by an LSTM and a transformer, and by baselines.
 
     candax language                                       (the source code of Python's standard library as tokens)
-    candax language --dataset FOLDER --seeds 3            (train, valid and test: text, words parted by white space)
+    candax language --dataset FOLDER --seeds 3            (train, valid and test: text, words split at white space)
     candax language --dataset FOLDER --methods lstm full_softmax transformer
 
 Perplexities are of all words, `<unk>` and the end of each line among them, against all words of the vocabulary.
@@ -43,7 +43,7 @@ METHODS: dict[MethodName, dict[str, Any]] = {
     "transformer": {"model": "transformer"},
     "transformer_full_softmax": {"model": "transformer", "loss": None},
 }
-# Settings that choose rows of the table, and of which no model depends.
+# Settings that choose rows of the table, and on which no model depends.
 _CHOOSE = ("methods", "seeds", "split")
 
 
@@ -54,44 +54,44 @@ class LanguageSettings(common.Settings):
     dataset: str = STDLIB
     """python-stdlib, a folder with text files train, valid and test (.txt, plain or compressed), or one text file."""
     min_count: common.Count | None = None
-    """Words that the training part has less often are read as <unk>; by default 1 where it has <unk> itself, else 2."""
+    """Words rarer than this in the training part are read as <unk>; by default 1 if it has <unk> itself, else 2."""
     pairs: common.NonNegative = 0
-    """Instead of words, pairs of neighbouring ones are predicted, hashed to so many classes; 0: words."""
+    """If above 0, pairs of neighbouring words are predicted instead of words, hashed to this many classes."""
     split: Literal["validation", "test"] = "test"
-    """What is measured; settings are chosen on validation, which is measured in any case."""
+    """Part of the text to measure; validation, on which settings are chosen, is measured in any case."""
     methods: tuple[MethodName, ...] = ("lstm",)
     """What is trained: the LSTM, the transformer, or either with all words as candidates."""
     model: Literal["lstm", "transformer"] = "lstm"
-    """Of methods that do not say."""
+    """Model of those methods that do not set it themselves: lstm and full_softmax."""
     sampler: SamplerName = "unigram"
-    """Of candidates; those of unigram are distinct."""
+    """Where candidates come from; unigram draws distinct ones."""
     loss: LossName | None = "css"
-    """To train with."""
+    """Loss to train with; None: the full softmax."""
     num_sampled: common.Count = 2048
     """Candidates that a batch shares."""
     power: common.NotNegative = 0.75
-    """Of the frequencies by which unigram draws."""
+    """Exponent of the frequencies by which the sampler unigram draws."""
     dim: common.Count = 256
     """Coordinates of words and states."""
     num_layers: common.Count = 2
-    """Of the LSTM, or blocks of the transformer."""
+    """Layers of the LSTM, or blocks of the transformer."""
     num_heads: common.Count = 4
-    """Of the transformer's attention."""
+    """Heads of the transformer's attention."""
     dropout: common.NotNegative = 0.2
-    """Of coordinates."""
+    """Probability with which coordinates are dropped in training."""
     context: Literal["full", "truncated"] = "full"
-    """What is known of the words before a window: the LSTM carries its state on, and the transformer reads as many
-    words again as the window has; truncated: nothing."""
+    """What a model knows of the words before a window. full: the LSTM carries its state on, and the transformer reads
+    as many words again as the window has; truncated: nothing."""
     num_streams: common.Count = 32
-    """Places of the text that a step goes on from."""
+    """Parallel streams: places of the text at which a step reads on."""
     length: common.Count = 35
-    """Words of each that a step predicts; gradients end there."""
+    """Words of each stream that a step predicts; gradients do not reach further back."""
     epochs: common.Positive = 6.0
     """Passes over the text."""
     learning_rate: common.Positive = 3e-3
-    """Of Adam, after a warm-up, falling linearly to 0."""
+    """Learning rate of Adam after a warm-up; it then falls linearly to 0."""
     seeds: common.Count = 1
-    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     curve_words: common.Count = 50_000
     """Words of validation behind each point of the curve."""
     checkpoint_every: common.Count = 500
@@ -120,7 +120,7 @@ class LanguageSettings(common.Settings):
 
 
 def language(settings: LanguageSettings) -> list[common.Row]:
-    """Trains and measures, and writes its files; returns the rows of the table."""
+    """Trains and measures the models and writes the files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
     text = load(settings.dataset, min_count=settings.min_count)
@@ -226,8 +226,8 @@ def _make(
         ],
         [warm_up],
     )
-    # A row that is drawn for the first time late in training takes a step of the rate with b2 = .99, and three times
-    # as large a one with .999, as moments of rows stand still while they are not drawn.
+    # A row that is drawn for the first time late in training takes a step as large as the rate with b2 = .99, and three
+    # times as large with .999, as a row's moments stand still while it is not drawn.
     return model, cx.Optimizer(model, optax.adam(rate, b2=0.99), clip_norm=1.0, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""Texts as word ids, parted into what is for training, for validation and for testing."""
+"""Texts as word ids, split into parts for training, validation and testing."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ END, UNKNOWN = "<eos>", "<unk>"
 PARTS = ("train", "valid", "test")
 _NAMES = {"train": ("train",), "valid": ("valid", "validation", "val", "dev"), "test": ("test",)}
 _ENDINGS = (".txt", ".tokens", "")
-# Of a single file or of the standard library's files, the share of validation, and that of testing.
+# The share of a single file, or of the standard library's files, for validation, and the same for testing.
 _HELD_OUT = 0.05
 # Folders of the standard library that not every installation has.
 _OPTIONAL = {"test", "tests", "idlelib", "lib2to3", "config-3"}
@@ -35,12 +35,12 @@ class Text:
 
     Attributes:
         name: what tables call it.
-        words: of the training part, the most frequent first, equals in alphabetical order.
-        train: ids, one after the other, with that of ``<eos>`` behind each line.
+        words: of the training part, the most frequent first, equally frequent ones in alphabetical order.
+        train: ids, one after the other, with that of ``<eos>`` after each line.
         valid: likewise.
         test: likewise.
-        unknown: words of validation and of testing that training has not, and which are read as ``<unk>``.
-        notes: what was done to the text by a rule, to be printed.
+        unknown: how many words of validation and of testing are not in training, and are read as ``<unk>``.
+        notes: messages on what was replaced in the text, to be printed.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Text:
 def text_of(
     name: str, parts: Mapping[str, Iterable[list[str]]], *, min_count: int | None = None, source: str = ""
 ) -> Text:
-    """Makes a text of lines of words.
+    """Makes a text from lines of words.
 
     The words are those of the training part. Words that it has less than ``min_count`` times become ``<unk>``, as do
-    words of the other parts that it has not; both are counted.
+    words of the other parts that are not in it; both are counted.
 
     Args:
         name: of the text.
         parts: lines of "train", "valid" and "test".
-        min_count: see above; None: 1 where the training part has the word ``<unk>`` itself, else 2, so that it is known
-            how often something unknown comes.
+        min_count: see above; None: 1 where the training part has the word ``<unk>`` itself, else 2, so that the
+            model learns how often unknown words come.
         source: of the text, for errors; default: the name.
 
     Raises:
@@ -137,12 +137,12 @@ def load(dataset: str, *, min_count: int | None = None) -> Text:
     Args:
         dataset: ``python-stdlib``, the source code of Python's standard library as tokens; a folder with text files
             train, valid and test (.txt, .tokens or without an ending, plain or compressed); or one text file, whose
-            lines are parted in order: the last twentieth is for testing, the one before for validation. Words are
-            parted by white space, and each line, an empty one too, ends with the word ``<eos>``.
+            lines are split in order: the last twentieth is for testing, the one before for validation. Words are
+            separated by white space, and each line, an empty one too, ends with the word ``<eos>``.
         min_count: see ``text_of``.
 
     Raises:
-        ValueError: for what is no such text, with file and line.
+        ValueError: for anything else, with file and line.
         OSError: if a file cannot be read.
     """
     if dataset == STDLIB:
@@ -169,7 +169,7 @@ def in_pairs(text: Text, num_classes: int) -> Text:
     """The text as pairs of neighbouring words, hashed: a vocabulary of any size.
 
     The words 1 and 2 are the first pair, 3 and 4 the second; a last word alone is left out. Pairs that share a class by
-    chance are predicted as one. The class 0 is ``<eos>``, which is read before the first pair and never asked for.
+    chance are predicted as one. The class 0 is ``<eos>``, which is read before the first pair and never predicted.
 
     Example:
         >>> text = text_of("tiny", {part: [["a", "b", "c"], ["a", "b", "c"]] for part in PARTS})
@@ -203,7 +203,7 @@ def _lines(path: Path) -> Iterator[list[str]]:
 
 
 def _library(min_count: int | None) -> Text:
-    """The standard library's source: of twenty files in a row one is for testing and one for validation."""
+    """The standard library's source: of every twenty files one is for testing and one for validation."""
     library = library_of(without=_OPTIONAL)
     key = {"language": _BUILDER_VERSION, "min_count": min_count, **library.key}
 
@@ -219,7 +219,7 @@ def _library(min_count: int | None) -> Text:
 
 
 def _code(path: Path) -> list[list[str]]:
-    """The tokens of each line of code, without comments; texts and numbers are one word each."""
+    """The tokens of each line of code, without comments; every string is the same word, as is every number."""
     lines: list[list[str]] = [[]]
     for token in tokenize.tokenize(io.BytesIO(path.read_bytes()).readline):
         if token.type == tokenize.NEWLINE:

@@ -1,4 +1,4 @@
-"""Perplexity and likelihood over all words, exact: no more than a block of logits at once."""
+"""Exact perplexity and likelihood over all words, with no more than a block of logits at once."""
 
 import functools
 import math
@@ -25,14 +25,14 @@ _WARM_UP = 4
 
 
 def perplexity(model: Classifier, ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int = 0) -> float:
-    """How many words one is in doubt between: exp of the mean of ``-log p(word | what was before)``, over all words.
+    """Perplexity: exp of the mean of ``-log p(word | what was before)``, over all words.
 
-    The text is read in streams side by side, each from some windows before its first word on, so that the state of a
-    model that carries one on is there.
+    The text is read in parallel streams. Each begins some windows before the first word it predicts, so that a model
+    that carries a state on has one by then.
 
     Args:
         model: with an encoder that has ``start`` and ``read``, such as ``cx.models.LSTMLanguageModel``.
-        ids: of the text; each is predicted, also the first.
+        ids: of the text; each is predicted, the first too.
         start: id of the word that the text is read from.
         length: words of a window.
         context: words before each window that are read again.
@@ -75,7 +75,7 @@ def log_likelihood(model: Classifier, corpus: Corpus, sentences: np.ndarray, bat
 def windows(
     ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int, num_streams: int
 ) -> Iterator[StreamBatch]:
-    """Batches in which each word of a text is asked for once, in streams that have read what comes before them."""
+    """Batches in which each word of a text is predicted once, in streams that have read what comes before them."""
     read = np.concatenate([np.array([start], np.int32), ids[:-1]])
     # Whole windows, so that no window begins before the text and ends in it.
     each = -(-len(ids) // (num_streams * length)) * length
@@ -85,7 +85,7 @@ def windows(
         places = (firsts + offset)[:, None] + np.arange(length)
         asked = (places >= firsts[:, None]) & (places < ends[:, None])
         labels = np.where(asked, ids[np.clip(places, 0, len(ids) - 1)], np.int32(-1))
-        # A stream is fresh for as long as there is nothing before its windows.
+        # A stream starts afresh as long as its window has nothing before it.
         yield StreamBatch(words_at(read, firsts + offset, length, context), labels, firsts + offset <= 0)
 
 

@@ -1,4 +1,4 @@
-"""Which words come next, by a finished run of `candax language`."""
+"""Predicts the next words by a finished run of `candax language`."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from candax.recipes.language.command import LanguageSettings
 from candax.recipes.language.files import END, UNKNOWN
 from candax.training.trainer import Graph
 
-# The latest words of a text that an LSTM reads.
+# How many of the latest words of a text an LSTM reads.
 _LATEST = 512
 # Words that are read at a time.
 _MOST_WORDS = 1 << 16
 
 
 class NextWords(Searching):
-    """What a finished run of ``candax language`` says of texts; of ``candax.recipes.load``.
+    """Predicts the next words of texts by a finished run of ``candax language``; from ``candax.recipes.load``.
 
     Attributes:
-        words: of the vocabulary.
+        words: the vocabulary, in the order of the words' numbers.
     """
 
     def __init__(self, settings: LanguageSettings, words: Sequence[str], weights: Any, where: str) -> None:
@@ -39,7 +39,7 @@ class NextWords(Searching):
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "NextWords":
-        """What `candax language` saved.
+        """Makes one from what `candax language` saved.
 
         Raises:
             ValueError: for a run over hashed pairs of words, which have no names.
@@ -58,7 +58,7 @@ class NextWords(Searching):
         """The likeliest next words of each text, and their probabilities among all words.
 
         A text is read as the beginning of a line. Words that the run does not know are read as ``<unk>``, or left out
-        where it has no such word. Of long texts the latest 512 words are read, by a transformer as many as in training.
+        if it has no ``<unk>``. Of a long text an LSTM reads the latest 512 words, a transformer as many as in training.
 
         Args:
             texts: each a list of words.
@@ -106,7 +106,7 @@ class NextWords(Searching):
         return Graph(graph), arrays
 
     def _read(self, texts: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
-        """What the head sees after the last word of each text."""
+        """The embedding that the head scores after the last word of each text."""
         settings, start = self.settings, self._numbers[END]
         lstm = settings.model == "lstm"
         most = _LATEST if lstm else settings.read_again + settings.length
@@ -116,7 +116,7 @@ class NextWords(Searching):
         ends = np.zeros(len(words), np.int32)
         for row, text in enumerate(latest):
             # What an LSTM reads after the last word changes nothing before it; a transformer does not see -1, and gives
-            # embeddings of the last words of a row alone.
+            # embeddings only of the last words of a row.
             at = 0 if lstm else width - len(text)
             words[row, at : at + len(text)] = text
             ends[row] = at + len(text) - 1 if lstm else settings.length - 1

@@ -1,4 +1,4 @@
-"""What needs no training: words by their frequency, and by what came before, with Kneser-Ney smoothing."""
+"""Baselines by counting: words by their frequency, and by what came before, with Kneser-Ney smoothing."""
 
 import math
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int32, Int64
 
 
 def unigram_perplexity(train: Int32[np.ndarray, " N"], asked: Int32[np.ndarray, " M"], num_words: int) -> float:
-    """Of each word by its occurrences in training and one more.
+    """Perplexity if the probability of a word goes by its occurrences in training and one more.
 
     Example:
         >>> round(unigram_perplexity(np.zeros(2, np.int32), np.zeros(1, np.int32), 2), 3)  # 4 / 3
@@ -33,12 +33,12 @@ class KneserNey:
     """Interpolated Kneser-Ney over n-grams up to an order.
 
     ``p(w | h) = max(c(h w) - D, 0) / c(h) + D n(h) / c(h) p(w | h')``, where n(h) counts the words that follow h and h'
-    is h without its first word. At lower orders c(h w) counts the words before ``h w`` instead of its occurrences.
-    D = n_1 / (n_1 + 2 n_2) of each order, from how many n-grams have a count of 1 and of 2; below the shortest order
-    all words are equally likely.
+    is h without its first word. At lower orders c(h w) counts the different words before ``h w``, not its occurrences.
+    D = n_1 / (n_1 + 2 n_2) of each order, where n_1 and n_2 n-grams have a count of 1 and of 2; below the shortest
+    order all words are equally likely.
 
     Args:
-        train: ids.
+        train: ids of the words of a text.
         num_words: classes.
         order: n, at least 1.
 
@@ -64,7 +64,7 @@ class KneserNey:
             contexts = np.searchsorted(self._known[-1], grams[-1])[:-1]
         self._levels: list[_Level] = []
         for number, keys in enumerate(grams):
-            # Occurrences at the highest order; below, how many different n-grams of one word more end so.
+            # Occurrences at the highest order; below, how many different n-grams with one word more end in it.
             if number + 1 < order:
                 keys = keys[1:][np.unique(grams[number + 1], return_index=True)[1]]
             self._levels.append(self._level(*np.unique(keys, return_counts=True)))
@@ -78,7 +78,7 @@ class KneserNey:
         return _Level(contexts, totals, kinds, keys, counts, discount)
 
     def probabilities(self, ids: Int32[np.ndarray, " M"] | Int64[np.ndarray, " M"]) -> Float64[np.ndarray, " M"]:
-        """Of each word of a text after those before it; the first ones have fewer."""
+        """Probabilities of each word of a text after those before it, of which the first words have fewer."""
         ids = ids.astype(np.int64)
         found = np.full(len(ids), 1.0 / self.num_words)
         contexts = np.zeros(len(ids), np.int64)
@@ -95,11 +95,11 @@ class KneserNey:
         return found
 
     def perplexity(self, ids: Int32[np.ndarray, " M"]) -> float:
-        """Over all words of a text."""
+        """The perplexity over all words of a text."""
         return math.exp(-float(np.mean(np.log(self.probabilities(ids)))))
 
 
 def _find(keys: Int64[np.ndarray, " n"], wanted: Int64[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
-    """Places among sorted keys, and whether they are those that are wanted."""
+    """Places of the wanted keys among sorted ones, and whether each is really there."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return place, keys[place] == wanted

@@ -1,4 +1,4 @@
-"""Batches of a text that go on from one another: streams side by side, a window of each per step."""
+"""Batches of a text, each of which continues the one before: parallel streams, with a window of each per step."""
 
 import functools
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ class StreamBatch(NamedTuple):
     """A window of each of B streams.
 
     Attributes:
-        words: that are read, the first ``context`` of them again; -1 before the start of the text.
-        labels: what follows each word behind the context; -1 where nothing is asked.
+        words: the words that are read, the first ``context`` of them again; -1 before the start of the text.
+        labels: what follows each word after the context; -1 where nothing is predicted.
         fresh: whether a stream begins here.
     """
 
@@ -27,8 +27,8 @@ class StreamBatch(NamedTuple):
 class StreamBatches(EpochBatches[StreamBatch]):
     """The training batches of all epochs, ``batches[epoch, index]``: stream b goes on from batch to batch.
 
-    An epoch cuts the text into as many streams of one length, from a word on that is drawn for each epoch, so that
-    what is left over at the ends, less than a window of each stream, is another one each time.
+    Each epoch cuts the text into ``num_streams`` streams of one length, from a word on that is drawn anew, so that the
+    words left over at the ends, less than a window of each stream, are others in each epoch.
 
     Args:
         ids: of the text.
@@ -50,7 +50,7 @@ class StreamBatches(EpochBatches[StreamBatch]):
         self, ids: Int32[np.ndarray, " N"], num_streams: int, length: int, *, context: int = 0, seed: int
     ) -> None:
         check_seed(seed)
-        # Of the base nothing is used but positions.
+        # Only the positions of the base class are used.
         self.ids, self.num_streams, self.length, self.context, self.seed = ids, num_streams, length, context, seed
         self.batches_per_epoch = (len(ids) - 1) // (num_streams * length)
         if not self.batches_per_epoch:
@@ -79,7 +79,7 @@ class StreamBatches(EpochBatches[StreamBatch]):
 def words_at(
     ids: Int32[np.ndarray, " N"], starts: Int64[np.ndarray, " B"], length: int, context: int
 ) -> Int32[np.ndarray, "B context_plus_L"]:
-    """Windows of a text, with the words before them; -1 where it has none."""
+    """Windows of a text, with the words before them; -1 where there are none."""
     places = starts[:, None] + np.arange(-context, length)
     inside = (places >= 0) & (places < len(ids))
     return np.where(inside, ids[np.where(inside, places, 0)], np.int32(-1)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What needs no training: the most frequent answers of a relation, and what other relations of two entities say."""
+"""Baselines without training: the most frequent answers of a relation, and what other relations of a pair imply."""
 
 import numpy as np
 from jaxtyping import Float64
@@ -28,7 +28,7 @@ class MostFrequentAnswer:
         self._counts = csr_array((np.ones(len(asked)), (asked[:, 1], asked[:, 2])), shape=shape)
 
     def __call__(self, batch: QuestionBatch) -> Float64[np.ndarray, "B num_entities"]:
-        """Scores of all entities for each question; fillers get those of any."""
+        """Scores of all entities for each question; the scores of padding mean nothing."""
         return self._counts[np.maximum(batch.relations, 0)].toarray()
 
 
@@ -36,9 +36,9 @@ class OtherRelations:
     """Scores entities by the other relations in which they stand to the one that is asked about.
 
     From a training triple ``(x, s, y)``, read in both directions, ``(x, r, y)`` follows for every r with a confidence:
-    of the pairs in the relation s, the share that stands in r too. An entity has the largest of its confidences. So
-    symmetric relations, inverse ones and those that imply each other are found; where nothing is known the most
-    frequent answers come first.
+    of the pairs in the relation s, the share that is in r too. An entity's score is the largest of its confidences. So
+    it finds symmetric relations, inverse ones and those that imply each other; where nothing is known the most frequent
+    answers come first.
 
     Args:
         graph: whose training part is counted.
@@ -68,7 +68,7 @@ class OtherRelations:
         self._frequent = MostFrequentAnswer(graph)
 
     def __call__(self, batch: QuestionBatch) -> Float64[np.ndarray, "B num_entities"]:
-        """Scores of all entities for each question; fillers get those of any."""
+        """Scores of all entities for each question; the scores of padding mean nothing."""
         frequent = self._frequent(batch)
         # Below every confidence, which is at least 1 / (number of triples).
         scores = frequent / (1 + frequent.sum(axis=1, keepdims=True)) / (1 + len(self._asked))

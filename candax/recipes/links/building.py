@@ -1,4 +1,4 @@
-"""The model of `candax links`, how it is trained, from its settings and a ``LinkMethod``, and its file."""
+"""The model of `candax links`, from settings and a ``LinkMethod``: how it is built, trained and saved."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from candax.recipes.links import training
 def training_of(
     settings: Any, method: Any, graph: data.Graph, seed: int
 ) -> tuple[common.Training, tuple[Sampler | None, Any]]:
-    """How a model is trained, without measures; and its sampler and loss."""
+    """How a model is trained, without anything measured; and its sampler and loss."""
     batches = data.QuestionBatches(graph, min(settings.batch_size, 2 * len(graph.train)), seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
 
@@ -47,7 +47,7 @@ def link_model_of(
     *,
     seed: int = 0,
 ) -> models.Classifier:
-    """The encoder of a method before a head without biases, whose classes are the entities."""
+    """The encoder of a method, followed by a head without biases whose classes are the entities."""
     rngs = nnx.Rngs(seed)
     number, dim, scale = graph.num_entities, settings.dim, settings.scale
     near = table = None

@@ -33,14 +33,14 @@ def evaluate_links(
     """Mean reciprocal rank and hits@k of the answers, filtered.
 
     mrr = mean of 1 / rank, hits@k = share of ranks <= k; ranks as in ``candax.ranks.streaming_ranks``, every other
-    known answer out of the ranking. Never holds ``[questions, num_entities]`` numbers.
+    known answer left out of the ranking. Never holds ``[questions, num_entities]`` numbers.
 
     Args:
-        embed_fn: the encoder, from a batch to embeddings. Let it be jitted already.
+        embed_fn: the encoder, from a batch to embeddings. It should be jitted.
         classes: the entities as the output layer.
-        batches: questions with their answers; fillers do not count.
+        batches: questions with their answers; padding does not count.
         known: all answers that are known, those of the test part among them.
-        num_relations: of the graph: from there on a relation asks for heads.
+        num_relations: of the graph: relation numbers from there on ask for heads.
         ks: which k to report.
         block_size: the most entities scored at a time.
 
@@ -76,7 +76,7 @@ def link_ranks(
     *,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Float64[np.ndarray, " N"]:
-    """The rank of each answer, fillers left out; see ``evaluate_links``."""
+    """The rank of each answer, padding left out; see ``evaluate_links``."""
     ranks = [np.zeros(0)]
     for batch in batches:
         real = batch.labels[:, 0] >= 0
@@ -95,7 +95,7 @@ def scored_ranks(
     batches: Iterable[QuestionBatch],
     known: KnownAnswers,
 ) -> Float64[np.ndarray, " N"]:
-    """As ``link_ranks``, of what scores all entities at once: the larger the better."""
+    """As ``link_ranks``, for a function that scores all entities at once; larger scores are better."""
     ranks = [np.zeros(0)]
     for batch in batches:
         real = batch.labels[:, 0] >= 0

@@ -1,4 +1,4 @@
-"""Link prediction as its field has it: `fit(triples)`, `score(h, r, t)` and `complete(h, r, k)`."""
+"""Link prediction with the usual interface: `fit(triples)`, `score(h, r, t)` and `complete(h, r, k)`."""
 
 import dataclasses
 import functools
@@ -27,14 +27,14 @@ class LinkPredictor(Searching):
     Args:
         method: "complex", "distmult", "transe", "rotate", or "full_softmax": ComplEx with all entities as candidates.
         options: of ``candax links``, by name: ``dim``, ``epochs``, ``learning_rate``, ``regularisation``, ``dropout``,
-            ``num_sampled``, ``batch_size``, ``seed`` and others; those that are not given are the method's.
+            ``num_sampled``, ``batch_size``, ``seed`` and others; where not given, as the method has them.
 
     Attributes:
-        entities: their names, the most frequent first; once there is a model.
+        entities: their names, the most frequent first; set by training or loading.
         relations: their names.
 
     Raises:
-        ValueError: for a method or options that there are not, or out of range.
+        ValueError: for an unknown method or option, or values out of range.
 
     Example:
         >>> cities = [("Paris", "France"), ("Rome", "Italy"), ("Oslo", "Norway")]
@@ -64,7 +64,7 @@ class LinkPredictor(Searching):
             This predictor.
 
         Raises:
-            ValueError: without triples, or for one that has not three parts.
+            ValueError: without triples, or for one that does not have three parts.
         """
         graph = _graph(triples)
         size = max(2, min(self.settings.batch_size, 2 * len(graph.train)) // 2 * 2)
@@ -87,7 +87,7 @@ class LinkPredictor(Searching):
             tail: an entity, or a list.
 
         Returns:
-            A number, or for lists an array of numbers. They compare tails of one question, and no more.
+            A number, or for lists an array of numbers. Only scores of the same question can be compared.
 
         Raises:
             ValueError: for an entity or a relation that the model does not know.
@@ -128,7 +128,7 @@ class LinkPredictor(Searching):
         return [self.entities[i] for i in best.ids[0][kept].tolist()], best.scores[0][kept].tolist()
 
     def best(self, questions: Sequence[tuple[int, int]], k: int, *, exclude_known: bool = False) -> Best:
-        """The best answers to questions by numbers: an entity, and a relation (plus their number: heads are asked)."""
+        """The best answers to (entity, relation) numbers; a relation plus the number of relations asks for heads."""
         check_positive("k", k)
         exclude = None
         if exclude_known and questions:
@@ -140,7 +140,7 @@ class LinkPredictor(Searching):
         return self.search.best(self.embedded(questions), k, exclude)
 
     def embedded(self, questions: Sequence[tuple[int, int]]) -> Float[np.ndarray, "n dim"]:
-        """What the head sees of questions."""
+        """The embeddings of questions, which the head scores."""
         model: models.Classifier = self._trained().model
         asked: Int[np.ndarray, "n 3"] = np.full((len(questions), 3), -1, np.int32)
         if questions:
@@ -163,7 +163,7 @@ class LinkPredictor(Searching):
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "LinkPredictor":
-        """What was saved, by ``save`` or by `candax links`."""
+        """The predictor that ``save`` or `candax links` has saved."""
         found = cls(saved.about["method"], **saved.about["options"])
         entities, relations = (tuple(saved.names[what]) for what in ("entities", "relations"))
         nothing = np.zeros((0, 3), np.int32)
@@ -211,7 +211,7 @@ class LinkPredictor(Searching):
 
 
 def _graph(triples: Iterable[Sequence[str]]) -> data.Graph:
-    """All for training."""
+    """A graph of the triples, all of them for training."""
     every: list[data.Triple] = []
     for number, triple in enumerate(triples):
         parts = tuple(triple)

@@ -18,7 +18,7 @@ _POWERS = {"n3": 3, "l2": 2}
 def and_labels(sampler: Sampler) -> Sampler:
     """Candidates of a sampler and the labels of the batch, with the sum of the expected counts.
 
-    Where a sampler's expected counts depend on its draw there is no such sum: it stays alone.
+    Where a sampler's expected counts depend on its draw there is no such sum: the sampler is returned as it is.
     """
     joins = sampler.facts.draw_independent
     return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
@@ -30,7 +30,7 @@ def regularised(
     """A loss for ``fit``: that of the head, and the mean over questions of a penalty on the rows of the triple.
 
     ``weight (|x|_p^p + |r|_p^p + |y|_p^p)`` of the rows of the entity, the relation and the answer, with p = 3 (N3) or
-    2 (L2); complex coordinates count by their absolute values. Candidates have no part in it.
+    2 (L2); complex coordinates count by their absolute values. There is no penalty on candidates.
 
     Args:
         regulariser: "n3" or "l2".

@@ -1,13 +1,13 @@
-"""`candax predict`: what a finished run says of new inputs, from a file or standard input.
+"""`candax predict`: what a finished run predicts for new inputs, from a file or standard input.
 
     candax predict runs/train test.txt --k 5             (examples in the repository's text format)
     candax predict runs/sequences histories.txt          (user item item ...)
     candax predict runs/links questions.tsv              (head, relation, ?)
-    candax predict runs/language texts.txt               (a beginning of words)
+    candax predict runs/language texts.txt               (the beginning of a text)
     echo parse | candax predict runs/word2vec -          (one word a line)
 
-Inputs are read and answered 1,024 at a time, however many there are. A file that is asked for by ``--out`` is there
-once all is written; standard output may end early where an input is faulty, with exit status 2.
+Inputs are read and answered 1,024 at a time, however many there are. The file of ``--out`` appears
+only when all is written; standard output may end early where an input is faulty, with exit status 2.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from candax.checks import check_positive
 from candax.recipes.predict import lines
 from candax.recipes.predict.loading import TASKS, load_task
 
-# Settings that runs of one task alone have.
+# Settings that only runs of some tasks have, and these tasks.
 _OF_TASK = {"ids": ("extreme",), "keep_seen": ("sequences", "retrieve"), "exclude_known": ("links",)}
 
 
@@ -37,19 +37,19 @@ class Predict:
     input: tyro.conf.Positional[str]
     """File of inputs, plain or .gz, .bz2, .xz, .zst, or - for standard input."""
     k: int = 10
-    """Answers to each input."""
+    """Number of answers to each input."""
     out: Path | None = None
     """File to write; None: standard output."""
     format: lines.Format = "tsv"
     """tsv: lines of input, rank, name and score; jsonl: an object for each input, with its names and scores."""
     index: Path | None = None
-    """Search approximately, through the index in this file, which is built there where it is missing."""
+    """Search approximately, through the index in this file; if it is missing, an index is built and saved there."""
     ids: bool = False
-    """Of `candax train`: write the numbers of classes where they have names."""
+    """For runs of `candax train`: write the numbers of classes instead of their names."""
     keep_seen: bool = False
-    """Of `candax sequences` and `retrieve`: recommend items of the history too."""
+    """For runs of `candax sequences` and `retrieve`: recommend items of the history too."""
     exclude_known: bool = False
-    """Of `candax links`: leave out answers that were trained on."""
+    """For runs of `candax links`: leave out answers that were trained on."""
 
 
 def predict(settings: Predict) -> Counter[str]:
@@ -72,7 +72,7 @@ def predict(settings: Predict) -> Counter[str]:
 
 
 def _options(settings: Predict, task: str) -> dict[str, Any]:
-    """Those of the run's task; the others must not be given."""
+    """The options of the run's task; those of other tasks must not be given."""
     for name, of in _OF_TASK.items():
         if getattr(settings, name) and task not in of:
             commands = " or ".join(f"`{TASKS[of_task].command}`" for of_task in of)
@@ -84,7 +84,7 @@ def _options(settings: Predict, task: str) -> dict[str, Any]:
 
 
 def _through(found: Any, index: Path) -> dict[str, Any]:
-    """Has a run search through an index."""
+    """Makes a run search through an index; returns further options for the answers."""
     if hasattr(found, "use_index"):
         found.use_index(index)
         return {}

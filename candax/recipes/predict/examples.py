@@ -17,8 +17,8 @@ def answers(
 ) -> Iterator[list[Answer]]:
     """The likeliest classes of each line, ``label,label id:value id:value``; labels are not looked at.
 
-    A first line ``points features labels`` may be there; then there must be as many examples. Examples are numbered
-    from 0. One without features is answered by the biases, the most frequent classes, and counted.
+    The first line may be ``points features labels``; then there must be as many examples as it says. Examples are
+    numbered from 0. Those without features get the classes of largest bias, the most frequent ones, and are counted.
 
     Raises:
         ValueError: with file and line, for lines of another kind or other features than the run's.

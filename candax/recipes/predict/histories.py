@@ -40,10 +40,10 @@ def answers(
 
 
 def histories(source: Source) -> Iterator[History]:
-    """Reads ``user item item ...`` lines, or ``user,item[,time]`` lines, or the same parted by tabs.
+    """Reads ``user item item ...`` lines, or ``user,item[,time]`` lines, or the latter with tabs.
 
-    Which of them is told by the first line: a tab, or else a comma, or else spaces. Of the latter two a user's lines
-    stand together, and are put in the order of their times where they have them: so no more than one user is held.
+    The first line decides which: it has a tab, or else a comma, or else spaces. With tabs or commas, all lines of a
+    user must stand together; they are sorted by time where there is one. So only one user is held in memory at a time.
 
     Raises:
         ValueError: with file and line, for lines of another kind, or a user who comes again.
@@ -66,11 +66,11 @@ def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[His
 def _by_fields(source: Source, lines: Iterator[tuple[int, str]], mark: str) -> Iterator[History]:
     user: str | None = None
     rows: list[tuple[float, str]] = []
-    # Of users who are done: numbers, not names.
+    # Hashes of the users who are done: they take less memory than names.
     done: set[int] = set()
     width = 0
     for number, text in lines:
-        # As `candax sequences` reads them: quotes mean something beside commas alone.
+        # As `candax sequences` reads them: quotes have a meaning only in lines with commas.
         fields = text.split("\t") if mark == "\t" else next(csv.reader([text]))
         width = width or len(fields)
         if len(fields) not in (2, 3) or len(fields) != width or not all(fields):

@@ -18,7 +18,7 @@ from candax.data.streams import LONGEST_LINE, check_line, decode, read_lines
 from candax.files import naming, replacing
 
 Format: TypeAlias = Literal["tsv", "jsonl"]
-# Inputs that are answered at a time: memory is theirs, however many there are.
+# Inputs that are answered at a time: memory does not grow with the number of all inputs.
 AT_A_TIME = 1024
 _STDIN = "-"
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What is said of an input: names and scores, best first."""
+    """The answers to an input: names and scores, best first."""
 
     asked: str | int
     names: Sequence[str | int]
@@ -65,10 +65,10 @@ class Source(NamedTuple):
     lines: Iterator[tuple[int, bytes]]
 
     def texts(self) -> Iterator[tuple[int, str]]:
-        """The lines in UTF-8, those without anything in them passed over.
+        """The lines, decoded from UTF-8; blank lines are skipped.
 
         Raises:
-            ValueError: if they are no text, or there is none.
+            ValueError: if a line is not text in UTF-8, or all are blank.
         """
         found = False
         for number, line in self.lines:
@@ -132,7 +132,7 @@ def in_batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def as_tsv(answer: Answer) -> str:
-    r"""Lines of input, rank, name and score, parted by tabs.
+    r"""Lines of input, rank, name and score, separated by tabs.
 
     Example:
         >>> as_tsv(Answer("ann", ["tea", "jam"], [0.5, 0.25]))
@@ -150,7 +150,7 @@ def as_tsv(answer: Answer) -> str:
 
 
 def as_json(answer: Answer) -> str:
-    """One object a line.
+    """One JSON object per line.
 
     Example:
         >>> print(as_json(Answer("ann", ["tea", "jam"], [0.5, 0.25])), end="")
@@ -166,7 +166,7 @@ FORMATS: dict[Format, Callable[[Answer], str]] = {"tsv": as_tsv, "jsonl": as_jso
 
 @contextlib.contextmanager
 def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
-    """What writes text: to standard output, or to a file that is there once all is written, and else as it was.
+    """Gives a function that writes: to standard output, or to a file, which is replaced only when all is written.
 
     Raises:
         OSError: if it cannot be written.
@@ -178,7 +178,7 @@ def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
                 yield sys.stdout.write
                 sys.stdout.flush()
         except BrokenPipeError as error:
-            # Python would try once more when it ends.
+            # Otherwise Python would try to write once more when it exits.
             with contextlib.suppress(OSError, io.UnsupportedOperation):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise ValueError("standard output was closed before all was written.") from error

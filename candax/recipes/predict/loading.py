@@ -24,7 +24,7 @@ class Task(NamedTuple):
     answers: str
 
 
-# By the name that the file of a run bears; word vectors have files of their own.
+# By the task's name in the file of a run; word vectors have files of their own.
 TASKS: dict[str, Task] = {
     "extreme": Task("candax train", ("candax.recipes.extreme.classifier", "ExtremeClassifier"), "examples"),
     "sequences": Task("candax sequences", ("candax.recipes.sequences.recommender", "SequenceRecommender"), "histories"),
@@ -43,8 +43,8 @@ def load(run: str | Path) -> Any:
     """Loads what a finished run has trained, for use; the data it was trained on need not be there.
 
     Args:
-        run: folder of a run of `candax train`, `sequences`, `retrieve`, `links`, `language` or `word2vec`, or of the
-            ``save`` of what is returned here; or a file of word vectors.
+        run: folder of a run of `candax train`, `sequences`, `retrieve`, `links`, `language` or `word2vec`, or one
+            that ``save`` of what is returned here has written; or a file of word vectors.
 
     Returns:
         An ``ExtremeClassifier``, a ``SequenceRecommender``, a ``TwoTowerRecommender``, a ``LinkPredictor``, for a
@@ -81,7 +81,7 @@ def load_task(run: Path) -> tuple[str, Any]:
 
 
 def _vectors(run: Path) -> Path | None:
-    """The file of word vectors that is meant."""
+    """The file of word vectors that a path means; None for other runs."""
     if run.is_file():
         return run if run.suffix in _VECTOR_FILES and run.name != finished.FILE else None
     return next((run / name for name in _VECTORS if (run / name).is_file()), None)

@@ -1,4 +1,4 @@
-"""Questions to a graph, parted by tabs, and the entities that answer them."""
+"""Questions to a graph, with parts separated by tabs, and the entities that answer them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _EXPECTED = "head<tab>relation, head<tab>relation<tab>? or ?<tab>relation<tab>ta
 
 
 class Question(NamedTuple):
-    """What is asked: by a head for tails, or by a tail for heads."""
+    """What is asked: the tails of a head, or the heads of a tail."""
 
     text: str
     entity: str
@@ -25,8 +25,8 @@ def answers(
 ) -> Iterator[list[Answer]]:
     """The entities that complete each question, likeliest first; see ``questions`` for the lines.
 
-    A question of an entity or a relation that the run does not know has no answer, and is counted. In what is written
-    a question is called by its parts with spaces between them.
+    A question with an entity or a relation that the run does not know has no answer, and is counted. The output shows
+    a question as its parts with spaces between them.
 
     Raises:
         ValueError: with file and line, for lines of another kind.

@@ -8,7 +8,7 @@ from candax.recipes.predict.lines import Answer, Source, in_batches
 
 
 def answers(found: NextWords, source: Source, k: int, notes: Counter[str]) -> Iterator[list[Answer]]:
-    """The next words of each line of words parted by white space, and their probabilities."""
+    """The likeliest next words after each line, whose words white space separates, and their probabilities."""
     known = set(found.words)
     for batch in in_batches(text for _, text in source.texts()):
         texts = [text.split() for text in batch]

@@ -20,7 +20,7 @@ def classes_of(found: WordVectors) -> Classes:
 def answers(
     found: WordVectors, source: Source, k: int, notes: Counter[str], *, search: Search | None = None
 ) -> Iterator[list[Answer]]:
-    """The words of largest cosine with the word of each line, without itself; words without a vector have none.
+    """The words of largest cosine with the word of each line, without itself; a word without a vector gets no answer.
 
     Raises:
         ValueError: with file and line, for lines of several words.

@@ -30,7 +30,7 @@ def two_towers(
     seed: int = 0,
     known: Known = NOTHING,
 ) -> models.Classifier:
-    """The users' tower before a head without biases, whose classes are the items."""
+    """The users' tower, followed by a head without biases whose classes are the items."""
     rngs = nnx.Rngs(seed)
     if known.items is None:
         table = cx.Embed(num_items, settings.dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
@@ -54,8 +54,8 @@ def two_towers(
 def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
     """The sampler and the loss.
 
-    Hard candidates are found by an index that follows the items; what is free beside them and the labels of the batch
-    is drawn uniformly.
+    Hard candidates are found by an index that follows the item vectors; slots that they and the labels of the batch
+    leave free are filled with uniform draws.
     """
     if settings.loss is None:
         return None, losses.full_softmax
@@ -85,7 +85,7 @@ def save_towers(
     *,
     known: Known = NOTHING,
 ) -> Path:
-    """``save_model`` with what is known of items; of users nothing but its shape is kept."""
+    """Calls ``save_model`` with the item features added; of user features only the shape is kept."""
     about: dict[str, Any] = {}
     extra: dict[str, np.ndarray] = {}
     if known.items is not None:
@@ -97,7 +97,7 @@ def save_towers(
 
 
 def known_of(saved: Finished) -> Known:
-    """What was known; users whose histories are read later have no features, which is the mean of numbers."""
+    """The features of a saved model; users of later histories have no words, and numbers at the mean."""
     items = users = None
     if "item_words" in saved.about:
         items = Features(saved.extra["item_words"], saved.extra["item_numbers"], saved.about["item_words"])

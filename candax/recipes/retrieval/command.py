@@ -1,11 +1,11 @@
-"""`candax retrieve`: which item a user takes next, by two towers and sampled losses, beside what needs no training.
+"""`candax retrieve`: which item a user takes next, by two towers and sampled losses, and by baselines.
 
     candax retrieve                                  (functions of the standard library, and the identifiers they use)
     candax retrieve --dataset Beauty.txt --seeds 3
     candax retrieve --dataset shop.csv --methods two_towers full_softmax in_batch by_order hard
 
 The users' tower reads the bag of the history and does not know its order, except with ``by_order``; the items' tower is
-the head's table. Leave one out, as in `candax sequences`: each user's last item is asked for, after training on all
+the head's table. As in `candax sequences`, each user's last item is to be predicted, after training on all items
 before it (``--split validation``: the one before the last, after training on all before that).
 
 Expected on purchases of beauty products (Beauty.txt of S3-Rec: 22,363 users, 12,101 items), items of the history left
@@ -53,25 +53,25 @@ class RetrieveSettings(next_item.NextItemSettings):
     """Trains two towers on what users have taken; prints a table, writes results.json and retrieve.png."""
 
     item_features: Path | None = None
-    """File of what is known about items: a header line, then ids and columns of text or numbers, parted by tabs."""
+    """File of item features, separated by tabs: a header line, then per line an id and columns of text or numbers."""
     user_features: Path | None = None
-    """The same about users."""
+    """File of user features, in the same format as --item-features."""
     methods: tuple[MethodName, ...] = ("two_towers",)
-    """What is trained: the recipe, the same with all items as candidates, with those of the batch alone, with recent
-    items weighing more, or with hard candidates from an index."""
+    """What is trained: two_towers, the recipe, or a variant: with all items as candidates (full_softmax), only items of
+    the batch (in_batch), more weight on recent items (by_order), or hard candidates from an index (hard)."""
     sampler: SamplerName = "uniform"
-    """Of candidates; those of uniform, log_uniform and unigram are distinct."""
+    """Where candidates come from; uniform, log_uniform and unigram draw distinct ones."""
     in_batch: bool = True
     """Whether the labels of the batch are candidates too, corrected for their frequency."""
     hard: common.NonNegative = 0
-    """So many of each user's best items, found by an index, are candidates: instead of ``sampler``, with the labels of
-    the batch and uniform ones in what is left of ``num_sampled``."""
+    """If above 0, candidates are this many of each user's best items, found by an index, the labels of the batch, and
+    uniform draws up to ``num_sampled``; ``sampler`` is then not used."""
     hidden_dim: common.Count = 256
     """Width of the users' hidden layer."""
     separate_tables: bool = False
-    """Whether histories are read from a table of their own instead of the items' one."""
+    """Whether histories are read from a table of their own instead of the items' table."""
     recency: common.Share = 1.0
-    """An item of the history weighs this to the power of its age; 1: no order."""
+    """Weight of an item of the history: this number to the power of the item's age; 1: order does not count."""
     out: common.Out = Path("runs/retrieve")
     """Folder for results.json, retrieve.png and the models."""
     QUICK: ClassVar[Mapping[str, Any]] = {**next_item.NextItemSettings.QUICK, "hidden_dim": 16}
@@ -82,7 +82,7 @@ class RetrieveSettings(next_item.NextItemSettings):
 
 
 def retrieve(settings: RetrieveSettings) -> list[common.Row]:
-    """Trains and measures, and writes its files; returns the rows of the table."""
+    """Trains and measures the models and writes the files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
     loaded = load(settings.dataset, min_count=settings.min_count)
@@ -110,7 +110,7 @@ def retrieve(settings: RetrieveSettings) -> list[common.Row]:
     )
 
 
-# By how the names of their figures begin.
+# By the prefix of the names of their figures.
 _PROTOCOLS = {
     "": {"seen": "left_out", "search": "exact"},
     "ranked ": {"seen": "ranked", "search": "exact"},
@@ -119,7 +119,7 @@ _PROTOCOLS = {
 
 
 def _known(settings: RetrieveSettings, found: Sequences) -> Known:
-    """What the files of features say; it is put on a scale by what is trained on."""
+    """The features from their files, standardised by those of the items and users in training."""
     items = users = None
     if settings.item_features is not None:
         items = read_features(settings.item_features, found.item_names, found.counts() > 0, "items")
@@ -130,7 +130,7 @@ def _known(settings: RetrieveSettings, found: Sequences) -> Known:
 
 
 def label_counts(found: Sequences) -> np.ndarray:
-    """How often each item is to be predicted in training: a user's first one never is."""
+    """How often each item is to be predicted in training; a user's first item never is."""
     ends = found.training_ends
     places = ranges(np.minimum(found.offsets[:-1] + 1, ends), ends)
     return np.bincount(found.items[places], minlength=found.num_items)
@@ -139,7 +139,7 @@ def label_counts(found: Sequences) -> np.ndarray:
 def training_of(
     settings: RetrieveSettings, found: Sequences, seed: int, *, measured: bool = True, known: Known = NOTHING
 ) -> common.Training:
-    """How towers are trained; what is ``measured`` is so on the way too."""
+    """How the towers are trained; if ``measured``, with a curve of figures and a progress bar."""
 
     def model_of(sampler: Sampler | None, loss: Any) -> models.Classifier:
         counts = label_counts(found)
@@ -157,7 +157,7 @@ def training_of(
 
 
 def _trained(found: Sequences, known: Known, settings: RetrieveSettings, name: str, seed: int) -> dict[str, Any]:
-    """A model, from its folder if it has been trained already."""
+    """The figures of a model, which is trained unless its folder has it already."""
     training = training_of(settings, found, seed, known=known)
     kept = common.model_folder(settings, name, seed, [training.batches.identity, known.digest], without=_NOT_OF_MODEL)
     model, figures = training.train(*pair_of(settings, found.num_items), f"{name}, seed {seed}", kept)

@@ -17,17 +17,17 @@ from candax.files import digest_of
 from candax.rows.tables import Constant
 
 _WORD = re.compile(r"\w+")
-# The most words of an item or a user that are read, and how many must have a word for it to be known.
+# The most words read of an item or user, and how many items or users must have a word for it to be kept.
 _MOST_WORDS, _LEAST = 32, 2
 
 
 class Features(NamedTuple):
-    """Of items or of users, in the order of their numbers.
+    """Features of items or of users, in the order of their numbers.
 
     Attributes:
-        words: numbers of the distinct words of each, -1 where there are no more.
-        numbers: standardised: mean 0 and standard deviation 1 over those that are trained on; 0 where there is none.
-        num_words: of the vocabulary.
+        words: numbers of the distinct words of each item or user, padded with -1.
+        numbers: standardised to mean 0 and deviation 1 over those that are trained on; 0 where a number is missing.
+        num_words: size of the vocabulary.
     """
 
     words: Int32[np.ndarray, "n W"]
@@ -36,19 +36,19 @@ class Features(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of all of it."""
+        """Digest of all of it."""
         return digest_of(self.words, self.numbers)
 
 
 class Known(NamedTuple):
-    """Features, where there are files of them."""
+    """Features of items and users; None where there is no file of them."""
 
     items: Features | None = None
     users: Features | None = None
 
     @property
     def digest(self) -> list[str | None]:
-        """Of both."""
+        """Digests of both."""
         return [None if part is None else part.digest for part in self]
 
 
@@ -79,16 +79,16 @@ def read_table(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, " n"], what: str) -> Features:
     """Reads a tab-separated file: a header line, then an id and its columns in each line.
 
-    A column is one of numbers if all that stands in it can be read as such, and one of text otherwise. Words of a text
-    are told apart by column; those that fewer than two of what is trained on have are left out, as are words of one
-    item or user beyond the first 32 different ones. Without a line of its own an item or user has no words, and
-    numbers at the mean. Ids that the data do not have are left out. All of these are counted and printed.
+    A column is numeric if all that stands in it can be read as numbers, and text otherwise. The same word in two
+    columns counts as two words. A word is kept if two items or users in training have it, and of each item or user the
+    first 32 kept words are read. An item or user without a line has no words, and numbers at the mean. Ids that the
+    data do not have are left out. How many lines, columns, words and left-out ids there are is printed.
 
     Args:
         path: of the file.
         names: of the items or users.
-        trained: which of them are trained on; of these are vocabulary, mean and standard deviation.
-        what: "items" or "users", for what is printed.
+        trained: which of them are trained on; vocabulary, mean and standard deviation come from these.
+        what: "items" or "users", for messages.
 
     Returns:
         Features of each name.
@@ -141,7 +141,7 @@ def _standardised(column: Float32[np.ndarray, " n"], trained: Bool[np.ndarray, "
 def _words(
     texts: list[list[str]], at: Int[np.ndarray, " n"], size: int, trained: Bool[np.ndarray, " size"]
 ) -> tuple[Int32[np.ndarray, "size W"], int]:
-    """The words of each, and how many there are."""
+    """The numbers of the words of each item or user, and the size of the vocabulary."""
     bags: list[dict[tuple[int, str], None]] = [{} for _ in at]
     for column, values in enumerate(texts):
         for bag, value in zip(bags, values, strict=True):
@@ -157,7 +157,7 @@ def _words(
 
 
 class FeaturePart(nnx.Module):
-    """Vectors of what is known: ``sum_w v_w / sqrt(number of words) + A x`` for words w and numbers x."""
+    """Vectors of features: ``sum_w v_w / sqrt(number of words) + A x`` for words w and numbers x."""
 
     def __init__(self, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
         initial = nnx.initializers.normal(0.04)
@@ -172,7 +172,7 @@ class FeaturePart(nnx.Module):
         self.dim = dim
 
     def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... dim"]:
-        """Of each id; zeros for -1."""
+        """The vector of each id; zeros for -1."""
         found = jnp.zeros((*ids.shape, self.dim))
         known = jnp.maximum(ids, 0)
         if self.words is not None:
@@ -185,12 +185,12 @@ class FeaturePart(nnx.Module):
 
 
 class ItemTower(nnx.Module):
-    """Vectors of items: a row of a table for each, and what is known about it."""
+    """Vectors of items: for each the sum of a table's row and the vector of its features."""
 
     def __init__(self, num_items: int, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
         self.table = cx.Embed(num_items, dim, embedding_init=nnx.initializers.normal(0.04), rngs=rngs)
         self.features = FeaturePart(features, dim, rngs=rngs)
 
     def __call__(self, ids: Int[Array, " n"]) -> Float[Array, "n dim"]:
-        """Of some items."""
+        """The vectors of some items."""
         return self.table(ids) + self.features(ids)

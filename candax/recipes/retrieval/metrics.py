@@ -48,14 +48,14 @@ def evaluate_retrieval(
     """Recall@k and nDCG@k of the best items of every example, as ``retrieval_metrics`` defines them.
 
     Args:
-        embed_fn: the encoder, from the first item of a batch to embeddings. Let it be jitted already.
+        embed_fn: the encoder, from the first item of a batch to embeddings. It should be jitted.
         search: finds the best items: ``exact_search(classes)``, ``index_search(index, state, classes)``, or any other.
-        batches: pairs of what ``embed_fn`` takes and which rows of ``labels`` these are; there may be more embeddings
-            than rows, the rest being filler at the end.
+        batches: pairs of what ``embed_fn`` takes and the rows of ``labels`` that belong to it; there may be more
+            embeddings than rows: those at the end are then padding.
         labels: ``[N, num_items]``, nonzero at the items to find.
         ks: which k to report.
-        exclude: ``[N, num_items]``, nonzero at items that are out of the ranking, such as those that the user has
-            already; the search is asked for as many more. None: none.
+        exclude: ``[N, num_items]``, nonzero at items to leave out of the ranking, such as those that the user has
+            already; the search is asked for that many more. None: nothing is left out.
 
     Returns:
         ``recall_at_k`` and ``ndcg_at_k`` for every k, and ``num_examples``.
@@ -77,7 +77,7 @@ def evaluate_retrieval(
         raise ValueError(f"expected exclude of the shape of labels, {labels.shape}, got {exclude.shape}.")
     pattern = None if exclude is None else nonzero_pattern(exclude)
     wanted = max(ks)
-    # The most that could be taken out of a ranking, for all batches: one compilation.
+    # Enough for the most excluded items of any row; the same for all batches, so that there is one compilation.
     asked = wanted + (0 if pattern is None else int(np.diff(pattern.indptr).max(initial=0)))
     found, every_row = [], []
     for inputs, which in batches:

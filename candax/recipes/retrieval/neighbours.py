@@ -9,10 +9,10 @@ from candax.recipes.sequences.neighbours import history_weights
 
 
 class ItemNeighbours:
-    """Scores of items by how many users they share with those of the history: a sum of cosines.
+    """Scores items by how many users they share with the items of the history: a sum of cosines.
 
     ``score(c) = sum_i n(i, c) / sqrt(n(i) n(c))``, n(i, c) being how many users have both and n(i) how many have i, in
-    what is for training; i runs over the history.
+    the training part; i runs over the history.
 
     Source: Sarwar et al., Item-based Collaborative Filtering Recommendation Algorithms (2001).
     """

@@ -20,10 +20,10 @@ class TwoTowerRecommender(SequenceRecommender):
             that are read of a history), ``recency``, ``sampler``, ``loss``, ``num_sampled``, ``seed`` and others.
 
     Attributes:
-        items: what can be recommended, the most frequent first; once there is a model.
+        items: what can be recommended, the most frequent first; set by training or loading.
 
     Raises:
-        ValueError: for options that there are not, or out of range.
+        ValueError: for unknown options, or values out of range.
 
     Example:
         >>> histories = [["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8

@@ -29,19 +29,19 @@ def indexed_figures(
 
     Returns:
         ``indexed recall@k``, ``indexed ndcg@k``, the seconds in which the index was built and the share of codes that
-        are read; nothing where there are fewer items than the least k.
+        are read; an empty dict where there are fewer items than the least k.
     """
     ks = tuple(k for k in ks if k <= sequences.num_items)
     if not ks:
         return {}
     classes, number = model.head.whole(), sequences.num_items
     rows, items = seen_pairs(sequences, questions)
-    # An answer that is in the history is asked for nevertheless, as in exact figures.
+    # An answer that is in the history stays in the ranking, as in the exact figures.
     others = items != questions.answers[rows]
     shape = (len(questions), number)
     seen = csr_array((np.ones(others.sum(), bool), (rows[others], items[others])), shape=shape)
     answers = csr_array((np.ones(len(questions), bool), (np.arange(len(questions)), questions.answers)), shape=shape)
-    # The most that is asked for: what is left out may come first.
+    # Enough to fill the ranking even if all items to be left out come first.
     asked = max(ks) + int(np.diff(seen.indptr).max(initial=0))
     share = _read(number, asked)
     index = _index(number, share, asked)
@@ -63,7 +63,7 @@ def indexed_figures(
 
 
 def _read(number: int, asked: int) -> int:
-    """Codes that are read for a user."""
+    """How many codes are read for a user."""
     return min(number, max(number // 10, 2 * asked))
 
 

@@ -1,4 +1,4 @@
-"""Sequences of items from files, parted into what is for training, for validation and for testing."""
+"""Sequences of items from files, split into parts for training, validation and testing."""
 
 import csv
 import dataclasses
@@ -18,18 +18,18 @@ STDLIB = "python-stdlib"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sequences:
-    """Items of users in order, of which the last are held out: leave one out.
+    """Items of users in order, of which the last ones are held out (leave one out).
 
-    A user's last item is for testing and the one before for validation, as far as one is left before them: users of
-    two items have none for validation, users of one none at all. Trained is on what comes before the item that is
-    asked for: for testing that is all but the last one.
+    A user's last item is for testing and the one before for validation, as long as one is left before them: users with
+    two items have none for validation, users with one have neither. Training uses what comes before the item to be
+    predicted: for testing that is all but the last item.
 
     Attributes:
         name: what tables call it.
         item_names: the most frequent first.
         items: of all users, one after the other.
         offsets: where each user's items begin, and where the last one's end.
-        held_out: items at the end of each user's that are not for training: 1 to test, 2 to validate.
+        held_out: how many of each user's last items are not for training: 1 when testing, 2 when validating.
         user_names: of each user, where they are known.
     """
 
@@ -52,11 +52,11 @@ class Sequences:
 
     @property
     def training_ends(self) -> Int64[np.ndarray, " num_users"]:
-        """Behind the last item of each user that is for training."""
+        """Where the training items of each user end."""
         return self.offsets[1:] - np.clip(self.lengths - 1, 0, self.held_out)
 
     def counts(self) -> Int64[np.ndarray, "num_items"]:
-        """How often each item occurs in what is for training."""
+        """How often each item occurs in the training part."""
         places = ranges(self.offsets[:-1], self.training_ends)
         return np.bincount(self.items[places], minlength=self.num_items)
 
@@ -77,15 +77,15 @@ class Questions:
     answers: Int32[np.ndarray, " n"]
 
     def __len__(self) -> int:
-        """Their number."""
+        """How many questions there are."""
         return len(self.answers)
 
     def __getitem__(self, which: "slice | Int[np.ndarray, ' m']") -> "Questions":
-        """Some of them."""
+        """Some of the questions."""
         return Questions(self.starts[which], self.ends[which], self.answers[which])
 
     def some(self, number: int) -> "Questions":
-        """A random part of them in their order, always the same; all, where there are no more."""
+        """A random part of the questions, in order and always the same; all of them if there are no more."""
         return self[np.sort(np.random.default_rng(0).permutation(len(self))[:number])]
 
 
@@ -101,11 +101,11 @@ def ranges(starts: Int64[np.ndarray, " n"], ends: Int64[np.ndarray, " n"]) -> In
 
 
 def load(path: str, *, min_count: int = 1) -> Sequences:
-    r"""Reads sequences: ``user item item ...`` parted by spaces, ``user,item[,time]``, or the same parted by tabs.
+    r"""Reads sequences: ``user item item ...`` lines, ``user,item[,time]`` lines, or the latter with tabs.
 
-    Which of them is told by the first line: a tab, or else a comma, or else spaces. Items with times are put in their
-    order. ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
-    library are the users, the identifiers that each uses its items.
+    The first line decides which: it has a tab, or else a comma, or else spaces. Items with times are sorted by time.
+    ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
+    library are the users, the identifiers that each uses are its items.
 
     Args:
         path: file (.gz, .bz2, .xz too), or ``python-stdlib``.

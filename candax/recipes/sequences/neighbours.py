@@ -1,4 +1,4 @@
-"""What needs no training: the most popular items, the last item's successors, and sequential nearest neighbours."""
+"""Baselines without training: the most popular items, the last item's successors, and sequential neighbours."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from candax.recipes.sequences.files import Questions, Sequences, ranges
 
 
 def successors(sequences: Sequences, *, reach: int | None = None, normalised: bool = False) -> csr_array:
-    """How often one item follows another in what is for training, pairs at distance g counted 1 / g.
+    """How often one item follows another in the training part; a pair at distance g counts 1 / g.
 
     Args:
         sequences: to count in.
@@ -37,7 +37,7 @@ def successors(sequences: Sequences, *, reach: int | None = None, normalised: bo
 
 
 def history_weights(sequences: Sequences, questions: Questions, *, recency: float, length: int = 50) -> csr_array:
-    """The items of each history with the weight ``recency ** age``: 1 for the last one; 0 keeps the last one alone.
+    """The items of each history with the weight ``recency ** age``: the last has age 0; recency 0 keeps only it.
 
     Returns:
         ``[len(questions), num_items]``.
@@ -53,10 +53,10 @@ def history_weights(sequences: Sequences, questions: Questions, *, recency: floa
 
 
 class Neighbours:
-    """Scores of items by those that stood near the items of the history, without any training.
+    """Scores items by how often and how closely they followed the items of the history, without any training.
 
-    ``score(c) = sum_i recency^age_i sum_g n_g(i, c) / g / sqrt(n(i) n(c))``, n_g(i, c) being how often c and i stand g
-    places apart.
+    ``score(c) = sum_i recency^age_i sum_g n_g(i, c) / g / sqrt(n(i) n(c))``, n_g(i, c) being how often c stands g
+    places after i.
 
     Source: the sequential nearest neighbours of Ludewig and Jannach, Evaluation of Session-based Recommendation
         Algorithms (2018), in its simplest form, by items.
@@ -75,7 +75,7 @@ class Neighbours:
 
 
 class MostPopular:
-    """Items by how often they occur in training, for everybody alike."""
+    """Scores items by how often they occur in training, for every question alike."""
 
     def __init__(self, sequences: Sequences) -> None:
         self.counts = sequences.counts().astype(np.float32)
@@ -86,7 +86,7 @@ class MostPopular:
 
 
 def most_frequent_successor(sequences: Sequences) -> Callable[[Questions], Float32[np.ndarray, "n num_items"]]:
-    """Items by how often they followed the last item of the history directly; of equals, the most popular first."""
+    """Scores items by how often they directly followed the last item of the history; popularity breaks ties."""
     following = Neighbours(sequences, recency=0.0, reach=1, normalised=False)
     popular = MostPopular(sequences)
     share = 0.5 / max(popular.counts.max(), 1.0)

@@ -19,7 +19,7 @@ from candax.recipes.sequences.packing import PackedBatches
 from candax.recipes.sequences.scoring import KS, Scorer, evaluate
 from candax.training import averaged_model
 
-# Settings that choose rows of the table, and of which no model depends.
+# Settings that choose rows of the table, and on which no model depends.
 CHOOSE = ("methods", "seeds")
 
 
@@ -28,43 +28,43 @@ class NextItemSettings(common.Settings):
     """Settings of the data, the training and the measures."""
 
     dataset: str = STDLIB
-    """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the same parted by tabs."""
+    """python-stdlib, or a file: "user item item ..." lines, "user,item[,time]" lines, or the latter with tabs."""
     split: Literal["validation", "test"] = "test"
-    """What is asked for: the last item, or, to choose settings, the one before it."""
+    """Which item of each user to predict. test: the last; validation: the one before it, for choosing settings."""
     loss: LossName | None = "css"
-    """To train with."""
+    """Loss to train with; None: the full softmax."""
     num_sampled: common.Count = 1024
     """Candidates that a batch shares."""
     smoothing: common.NotNegative = 0.2
-    """The part of the target that the sampled items share."""
+    """Label smoothing: the part of the target that the sampled items share."""
     dim: common.Count = 128
-    """Coordinates of items."""
+    """Coordinates of an item's vector."""
     item_dropout: common.NotNegative = 0.3
     """The share of items that are not read in training."""
     dropout: common.NotNegative = 0.4
-    """Of coordinates."""
+    """The share of coordinates that are dropped in training."""
     length: common.Count = 64
-    """Items per row, into which users are packed, and the most that are read of a history."""
+    """Items per row, into which histories are packed, and the most items that are read of a history."""
     num_rows: common.Count = 17
     """Rows per step."""
     epochs: common.Positive = 16.0
     """Passes over the users."""
     learning_rate: common.Positive = 2e-3
-    """Of Adam, after a warm-up and before a cosine to 0."""
+    """Learning rate of Adam after a warm-up; it then falls to 0 along a cosine."""
     decay: common.Share = 0.99
-    """Of the average of the weights, which is what is measured."""
+    """Decay of the moving average of the weights; the averages are what is measured."""
     seeds: common.Count = 1
-    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     min_count: common.Count = 1
     """Items that occur less often are left out."""
     users: common.Count = 25_000
-    """The most users that are asked, a random part where there are more."""
+    """The most users to measure on; if there are more, a random part of them."""
     curve_users: common.Count = 2000
     """Users behind each point of the curve."""
     QUICK: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.02, "dim": 16, "num_sampled": 32, "num_rows": 4, "length": 16, "curve_users": 100, "users": 1000,
     }  # fmt: skip
-    # Names of those that are below 1.
+    # Names of the settings that must be below 1.
     SHARES: ClassVar[Sequence[str]] = ("item_dropout", "dropout", "smoothing", "decay")
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class NextItemSettings(common.Settings):
             self.expect(getattr(self, name) < 1, f"a {name.replace('_', '-')} below 1", name)
 
     def questions(self, found: Sequences) -> Questions:
-        """What is asked."""
+        """The questions to measure with."""
         return found.questions(self.split).some(self.users)
 
 
@@ -88,7 +88,7 @@ def rows_of(
     *,
     ks: Sequence[int] = KS,
 ) -> list[common.Method]:
-    """See ``comparing.rows_of``; ``methods`` are what each changes in the settings, ``ks`` which k are measured."""
+    """See ``comparing.rows_of``; ``methods`` says what each method changes in the settings, ``ks`` which k to use."""
 
     def measured(scorer: Scorer) -> dict[str, float]:
         return evaluate(scorer, found, settings.questions(found), ks=ks)
@@ -136,7 +136,7 @@ def run(
 def results_of(
     settings: Any, found: Sequences, task: str, protocols: Mapping[str, Mapping[str, str]], row: common.Row
 ) -> list[dict[str, Any]]:
-    """The rows of results.json: one for each protocol, which is told by how the names of its figures begin."""
+    """The rows of results.json: one for each protocol, which is told by the prefix of its figures' names."""
     about = {"task": task, "data": found.name, "split": settings.split, "method": row["method"]}
     about |= {name: row[name] for name in ("seed", "seconds") if name in row}
     rows = []
@@ -157,16 +157,16 @@ def training_of(
     ks: Sequence[int] = KS,
     measured: bool = True,
 ) -> common.Training:
-    """How a model is trained; what is ``measured`` is so on the way too.
+    """How a model is trained.
 
     Args:
         settings: of the command.
         found: what is trained on and asked about.
         seed: of the batches and of the candidates.
         model_of: makes the model from a sampler and a loss.
-        scores_of: the scores of all items by a model.
+        scores_of: makes a scorer of all items from a model.
         ks: which k are measured.
-        measured: whether there is a curve, and a bar.
+        measured: whether there is a curve of figures, and a progress bar.
     """
     questions = settings.questions(found)
     batches = PackedBatches(found, settings.num_rows, settings.length, seed)

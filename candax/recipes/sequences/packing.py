@@ -1,4 +1,4 @@
-"""Sequences packed into rows of one length, several in a row: few of the tokens are padding."""
+"""Sequences packed into rows of one length, several per row, so that little is padding."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,12 @@ from candax.data.epochs import EpochBatches, keep_last, shuffled
 from candax.files import digest_of
 from candax.recipes.sequences.files import Questions, Sequences, ranges
 
-# The branch of the random stream that puts users in order; rows have that of all batches.
+# The branch of the random stream that orders users; rows use the branch that all batches do.
 _USERS = 1
 
 
 class PackedBatch(NamedTuple):
-    """Items, which sequence of its row each belongs to, what follows it (-1: nothing), and whose it is.
+    """Items, which sequence of its row each belongs to, the item that follows (-1: none), and its user.
 
     At places without an item all four are -1; so are ``users`` where their names are not known.
     """
@@ -83,7 +83,7 @@ def fill(
     num_rows: int,
     length: int,
 ) -> PackedBatch:
-    """The items from each start to before its end in their places; labels are the items one further."""
+    """Puts the items from each start to before its end at their places; labels are the items that follow."""
     sizes = ends - starts
     first = packed.rows * length + packed.places
     to = ranges(first, first + sizes)
@@ -101,7 +101,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
     """Training batches: all users in a new order in each epoch, packed into rows.
 
     Args:
-        sequences: to train on; of each user only what is for training.
+        sequences: to train on; only the training part of each user is used.
         num_rows: R, rows per batch.
         length: L, places per row. Longer sequences are cut into pieces, from their ends on.
         seed: of the order.
@@ -111,7 +111,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
     """
 
     def __init__(self, sequences: Sequences, num_rows: int, length: int, seed: int) -> None:
-        # The last item of a sequence is a label alone.
+        # The last item of a sequence is only a label.
         starts, ends = sequences.offsets[:-1], sequences.training_ends - 1
         pieces = -(-(ends - starts) // length)
         back = ranges(np.zeros_like(pieces), pieces) * length
@@ -119,7 +119,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
         self._starts = np.maximum(np.repeat(starts, pieces), self._ends - length)
         if not len(self._ends):
             raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
-        # In any order it is as many rows: sizes alone decide.
+        # The number of rows is the same in any order: only sizes decide it.
         rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
         super().__init__(-(-rows // num_rows) * num_rows, num_rows, seed, "rows")
         self.sequences, self.length = sequences, length
@@ -147,7 +147,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
 def packed_questions(
     sequences: Sequences, questions: Questions, length: int, num_rows: int
 ) -> list[tuple[PackedBatch, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]]:
-    """Batches of the latest items of histories, one after the other, with row and place of the last item of each."""
+    """Batches of the latest items of histories, in order, each with rows and places of its histories' last items."""
     starts = np.maximum(questions.starts, questions.ends - length)
     packed = pack(questions.ends - starts, length)
     found = []

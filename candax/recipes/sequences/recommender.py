@@ -1,4 +1,4 @@
-"""Recommendation of the next item as its field has it: `fit(histories)` and `recommend(histories, k)`."""
+"""Recommendation of the next item with the usual interface: `fit(histories)` and `recommend(histories, k)`."""
 
 import dataclasses
 from collections import Counter
@@ -30,10 +30,10 @@ class SequenceRecommender(Searching):
             that are read of a history), ``sampler``, ``loss``, ``num_sampled``, ``dropout``, ``seed`` and others.
 
     Attributes:
-        items: what can be recommended, the most frequent first; once there is a model.
+        items: what can be recommended, the most frequent first; set by training or loading.
 
     Raises:
-        ValueError: for options that there are not, or out of range.
+        ValueError: for unknown options, or values out of range.
 
     Example:
         >>> histories = [["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8
@@ -78,12 +78,12 @@ class SequenceRecommender(Searching):
     ) -> list[tuple[list[Any], list[float]]]:
         """The items that come next, likeliest first.
 
-        Items that are not known are left out of a history. One that has no known item gets the most popular items,
-        whose scores are then their shares of all items in training.
+        Unknown items are left out of a history. A history without a known item gets the most popular items, whose
+        scores are then their shares of all items in training.
 
         Args:
             histories: items in order.
-            k: items for each.
+            k: how many items for each history.
             exclude_seen: whether the items of a history are left out of its answer.
 
         Returns:
@@ -97,12 +97,12 @@ class SequenceRecommender(Searching):
         ]
 
     def known(self, history: Iterable[Hashable]) -> list[int]:
-        """Numbers of the items of a history, those that are not known left out."""
+        """Numbers of the items of a history, unknown ones left out."""
         numbers = self._trained()._numbers
         return [number for item in history if (number := numbers.get(item)) is not None]
 
     def best(self, histories: Sequence[Sequence[int]], k: int, *, exclude_seen: bool = True) -> Best:
-        """As ``recommend``, by numbers of items."""
+        """As ``recommend``, with items as numbers."""
         check_positive("k", k)
         self._trained()
         number = min(k, len(self.items))
@@ -133,7 +133,7 @@ class SequenceRecommender(Searching):
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
-        """What was saved, by ``save`` or by the command."""
+        """The recommender that ``save`` or the command has saved."""
         found = cls(**saved.about["options"])
         items = tuple(saved.names["items"])
         nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
@@ -170,7 +170,7 @@ class SequenceRecommender(Searching):
         return self
 
     def _embedded(self, histories: Sequence[Sequence[int]]) -> Float[np.ndarray, "n dim"]:
-        """What the head sees after the last item of each history, of which the latest ``length`` items are read."""
+        """The embeddings that the head scores after each history, of which the latest ``length`` items are read."""
         if not histories:
             return np.zeros((0, self.settings.dim), np.float32)
         sizes = np.array([len(history) for history in histories], np.int64)
@@ -181,12 +181,12 @@ class SequenceRecommender(Searching):
         return embedded(self.model, sequences, questions, self.settings.length)
 
 
-# Of all that are searched together, with what they are filled up with.
+# The most ids to leave out, padding included, of all histories that are searched together.
 _MOST_LEFT_OUT = 1 << 20
 
 
 def _at_a_time(rows: Sequence[int], histories: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Rows that are searched together, few of long histories: what is left out is padded to the longest."""
+    """Rows that are searched together, fewer if histories are long: what is left out is padded to the longest."""
     some: list[int] = []
     for row in sorted(rows, key=lambda row: len(histories[row])):
         if len(some) == AT_A_TIME or len(histories[row]) * len(some) > _MOST_LEFT_OUT:
@@ -198,7 +198,7 @@ def _at_a_time(rows: Sequence[int], histories: Sequence[Sequence[int]]) -> Itera
 
 
 def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
-    """The distinct items of each, -1 where there are no more."""
+    """The distinct items of each history, padded with -1."""
     distinct = [np.unique(np.asarray(history, np.int32)) for history in histories]
     found = np.full((len(distinct), max([1, *map(len, distinct)])), -1, np.int32)
     for row, ids in zip(found, distinct, strict=True):
@@ -207,7 +207,7 @@ def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
 
 
 def _lists(histories: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
-    """Histories, none of which is a text, whose letters would be taken for items."""
+    """The histories as a list; none may be a string, whose letters would be taken for items."""
     each = [] if isinstance(histories, np.ndarray) else list(histories)
     if isinstance(histories, np.ndarray) or any(isinstance(history, str) for history in each):
         raise ValueError(f"expected histories as lists of items, got {described(histories)}.")
@@ -215,7 +215,7 @@ def _lists(histories: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
 
 
 def sequences_of(histories: Iterable[Sequence[Hashable]]) -> Sequences:
-    """Histories as ``Sequences``, all of which is for training."""
+    """Histories as ``Sequences``, all for training."""
     each = [list(history) for history in _lists(histories)]
     counts = Counter(item for history in each for item in history)
     if not any(len(history) > 1 for history in each):

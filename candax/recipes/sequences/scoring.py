@@ -1,4 +1,4 @@
-"""Figures of what scores all items: recall, nDCG and MRR of the next item, and how many items come up at all."""
+"""Figures of scorers of all items: recall, nDCG and MRR of the next item, and the share of items ever shown."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from candax.recipes.sequences.packing import packed_questions
 from candax.training import embed
 
 KS = (5, 10, 20)
-# Of all items for some questions: [n, num_items], the larger the better.
+# Gives scores of all items for some questions: [n, num_items], the larger the better.
 Scorer: TypeAlias = Callable[[Questions], Float32[np.ndarray, "n num_items"]]
 _SCORES_AT_A_TIME = 1 << 24
 # Rows of packed histories that are read at a time.
@@ -25,7 +25,7 @@ _ROWS = 64
 def embedded(
     model: models.Classifier, sequences: Sequences, questions: Questions, length: int
 ) -> Float32[np.ndarray, "n dim"]:
-    """What the head sees after each history, of which the latest ``length`` items are read."""
+    """The embedding that the head scores after each history, of which the latest ``length`` items are read."""
     batches = packed_questions(sequences, questions, length, _ROWS)
     return np.concatenate([np.asarray(embed(model, batch))[rows, places] for batch, rows, places in batches])
 
@@ -57,7 +57,7 @@ def mean_of(scorers: Sequence[Scorer]) -> Scorer:
 
 
 def mixed(scorer: Scorer, other: Scorer, weight: float) -> Scorer:
-    """Scores, and those of another one with a weight, which are divided by the largest for each question before."""
+    """The scores of one scorer plus ``weight`` times those of another, divided by its largest for each question."""
 
     def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
         beside = other(questions)
@@ -70,9 +70,9 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
     """Recall, nDCG and MRR at k of the one item that follows, over all items, and coverage.
 
     ``recall@k = [rank <= k]``, ``ndcg@k = [rank <= k] / log2(1 + rank)``, ``mrr@k = [rank <= k] / rank``, means over
-    questions; ``coverage@k`` is the share of items that are among the first k of any question. By two protocols: items
-    of the history left out of the ranking, as in most published tables, and ranked with the others, whose figures have
-    "ranked " before their names.
+    questions; ``coverage@k`` is the share of items that are among the first k of any question. There are two
+    protocols: items of the history are left out of the ranking, as in most published tables, or ranked like the others;
+    names of the latter's figures begin with "ranked ".
     """
     size = max(1, _SCORES_AT_A_TIME // sequences.num_items)
     ranks: dict[str, list[np.ndarray]] = {"": [], "ranked ": []}
@@ -88,7 +88,7 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
         best = np.asarray(_best(scores, min(max(ks), scores.shape[1])))
         for k in ks:
             shown[k][best[:, :k]] = True
-        # An answer that is in the history is asked for nevertheless.
+        # An answer that is in the history stays in the ranking.
         scores[answers] = own
         ranks[""].append(rank_of_answers(scores, some))
     figures = {}

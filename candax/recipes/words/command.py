@@ -21,50 +21,50 @@ _OPTIMIZERS = {"sgd": None, "adagrad": optax.adagrad, "adam": optax.adam}
 
 @dataclasses.dataclass(frozen=True)
 class Word2Vec(common.Settings):
-    """Trains word vectors on text files as word2vec does; run again with the same settings, it goes on."""
+    """Trains word vectors on text files as word2vec does; an interrupted run goes on with the same settings."""
 
     text: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Text files of any size, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
     out: common.Out = Path("runs/word2vec")
     """Folder of the run: settings.json, metrics.jsonl, checkpoints/, vectors.*, results.json."""
     direction: Literal["skipgram", "cbow"] = "skipgram"
-    """A word predicts its neighbours, or their mean predicts the word."""
+    """skipgram: a word predicts its neighbours; cbow: the mean of its neighbours predicts the word."""
     dim: common.Count = 100
     """Coordinates of a vector."""
     window: common.Count = 5
-    """The most words to either side; each place draws its own number from 1 to this."""
+    """The most neighbours on either side; each place in the text draws its own number from 1 to this."""
     min_count: common.Count = 5
-    """Rarer words are left out."""
+    """Words that occur less often are left out."""
     keep_case: bool = False
     """Tell capitals from small letters."""
     subsample: common.NotNegative = 1e-3
-    """Share of the text from which on words are dropped at random; 0: none are."""
+    """Words that make up more than this share of the text are dropped at random; 0: none are."""
     k: common.Positive = 5
     """Noise words per pair, with the loss negative_sampling."""
     power: common.NotNegative = 0.75
-    """Of the frequencies that noise words are drawn by, with the sampler unigram."""
+    """Exponent of the frequencies by which the sampler unigram draws noise words."""
     num_sampled: common.Count = 32
-    """Candidates that 32 words share; with other samplers than unigram, the whole batch."""
+    """Candidates that 32 words share; with other samplers than unigram, the whole batch shares them."""
     sampler: SamplerName = "unigram"
     """Where candidates come from."""
     loss: LossName = "negative_sampling"
     """Loss on the candidates."""
     optimizer: Literal["sgd", "adagrad", "adam"] = "sgd"
-    """By rows."""
+    """Optimizer, which updates only the rows of vectors that a step uses."""
     learning_rate: common.Positive = 0.035
-    """To start with; it falls in a line. With sgd that of a single pair."""
+    """Learning rate at the start, which falls linearly. With sgd it is that of a single pair of words."""
     epochs: common.Positive = 5
     """Passes over the text."""
     batch_size: common.Count | None = None
-    """Places per step; None: 1024, fewer for short texts."""
+    """Places in the text per step; None: 1024, fewer for short texts."""
     similarity: tuple[Path, ...] = ()
     """Files of word pairs and judgements, to measure the vectors with."""
     analogies: tuple[Path, ...] = ()
     """Files of analogies in the format of questions-words.txt, to measure the vectors with."""
     restrict: int = 30_000
-    """The most frequent words that analogies may use."""
+    """Analogies may use only this many of the most frequent words."""
     formats: tuple[Literal["txt", "bin", "safetensors"], ...] = ("txt", "bin", "safetensors")
-    """Of the vectors' files."""
+    """Formats in which the vectors are written."""
     checkpoint_every: common.Count = 5000
     """Steps between checkpoints."""
     QUICK: ClassVar = {"epochs": 0.1, "dim": 16}
@@ -82,9 +82,9 @@ class Neighbors:
     vectors: tyro.conf.Positional[Path]
     """File of word vectors: .txt, .bin or .safetensors."""
     words: tyro.conf.Positional[tuple[str, ...]]
-    """Words."""
+    """Words to find neighbours of."""
     number: int = 10
-    """Neighbours of each."""
+    """Number of neighbours of each word."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Analogy:
     vectors: tyro.conf.Positional[Path]
     """File of word vectors: .txt, .bin or .safetensors."""
     a: tyro.conf.Positional[str]
-    """A word."""
+    """The word A."""
     b: tyro.conf.Positional[str]
-    """What it is to A."""
+    """The word B, which stands to A as the answer stands to C."""
     c: tyro.conf.Positional[str]
-    """Another word."""
+    """The word C."""
     number: int = 10
     """Words to print."""
 

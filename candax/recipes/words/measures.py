@@ -17,19 +17,19 @@ _HELD_OUT = 0.02
 _MOST_PAIRS = 4000
 _POWERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _CHUNK = 512
-# Rare are all words beyond the most frequent ones that make up this share of the text.
+# The most frequent words make up this share of the text; all other words are rare.
 _COMMON = 0.9
 
 
 class Pairs(NamedTuple):
-    """A word and one that stands near it, of windows that training has not seen."""
+    """Words and a neighbour of each, from windows that training has not seen."""
 
     words: Int[np.ndarray, " n"]
     labels: Int[np.ndarray, " n"]
 
 
 class Rank(NamedTuple):
-    """``mrr``: mean reciprocal rank. ``power``: of the frequencies that logits were joined by."""
+    """``mrr``: mean reciprocal rank. ``power``: the exponent ``a`` that was chosen, see ``rank``."""
 
     mrr: float
     power: float
@@ -90,13 +90,13 @@ def rank(
 ) -> Rank:
     """Mean reciprocal rank of the label of each pair among some words, by ``input . output + a log count``.
 
-    Losses differ in what their logits are: log p(c | x) with correction, less than that by the log of the noise without
-    one. So that neither is favoured, ``a`` is the best of 0, .25, ... 1 on every other pair, and the rest is measured.
+    The logits of a loss with correction are log p(c | x); without one they are less by the log of the noise. So that
+    neither is favoured, ``a`` is chosen from 0, .25, ... 1 on every other pair, and the remaining pairs are measured.
 
     Args:
         inputs: vectors of the words.
         outputs: vectors of the words as classes.
-        pairs: of which those count whose label is ``among``.
+        pairs: only those count whose label is ``among`` the words that can be named.
         among: the words that can be named.
         counts: occurrences of each word.
 
@@ -120,7 +120,7 @@ def rank(
 
 
 def _ranks(logits: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """From 1; of equals the middle one."""
+    """The ranks of labels, from 1 on; equal logits share the middle of their ranks."""
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     above, equal = np.sum(logits > own, axis=1), np.sum(logits == own, axis=1)
     return above + (equal + 1) / 2
@@ -155,7 +155,7 @@ def geometry(
 
 
 def nearest(inputs: Float[np.ndarray, "num_words dim"], words: int = 1000, k: int = 10) -> Int[np.ndarray, "words k"]:
-    """The words of largest cosine with each of the most frequent ones."""
+    """For each of the most frequent words, the words whose vectors have the largest cosine with its own."""
     units = _units(inputs)
     words, k = min(words, len(units)), min(k, len(units) - 1)
     cosines = units[:words] @ units.T
@@ -175,7 +175,7 @@ def save_nearest(folder: Path, name: str, seed: int, inputs: Float[np.ndarray, "
 
 
 def shared_neighbours(folder: Path, name: str, reference: str, seeds: Iterable[int]) -> float | None:
-    """The mean overlap with trainings of the reference with other seeds; None if there are none."""
+    """The mean overlap with the reference trained with other seeds, or the only seed; None if there is none."""
     seeds = list(seeds)
     shares = [
         overlap(np.load(one), np.load(other))

@@ -22,7 +22,7 @@ class Similarity(NamedTuple):
         spearman: rank correlation of cosines and judgements; NaN with fewer than two pairs.
         cosines: of the pairs whose words have vectors.
         judgements: of the same pairs.
-        skipped: pairs left out, for a word has no vector.
+        skipped: pairs left out because a word has no vector.
     """
 
     spearman: float
@@ -60,8 +60,8 @@ def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Simil
 
     Args:
         vectors: to be measured.
-        path: of lines ``word word number``, with tabs, spaces, commas or semicolons between; other lines are taken for
-            headings.
+        path: a file of lines ``word word number``, separated by tabs, spaces, commas or semicolons; other lines are
+            taken for headings.
 
     Returns:
         See ``Similarity``. A word counts as it is written, or else in small letters.
@@ -95,12 +95,12 @@ def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
 
 @checked
 def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restrict: int = 30_000) -> Analogies:
-    """Answers analogies by 3CosAdd: the word of largest cosine with b - a + c, none of the three.
+    """Answers analogies by 3CosAdd: the word of largest cosine with b - a + c, other than these three.
 
     Args:
         vectors: to be measured; the most frequent words first.
-        path: of lines of four words, in sections that a line ``: name`` opens (word2vec's questions-words.txt).
-        restrict: only this many first words can be asked for or answered.
+        path: a file of lines of four words, in sections that a line ``: name`` opens (word2vec's questions-words.txt).
+        restrict: only this many of the first words can be asked for or be answers.
 
     Returns:
         See ``Analogies``. A word counts as it is written, or else in small letters.

@@ -1,7 +1,7 @@
 """Word vectors from a text: what word2vec does, with any sampler and any loss.
 
-On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451,
-gensim's .452, and a second on the clock of an idle machine trains on 1.85 times as many words:
+On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451
+(gensim's: .452), and per second of wall time on an idle machine it trains on 1.85 times as many words as gensim:
 ``benchmarks/word2vec.py``.
 """
 
@@ -26,12 +26,12 @@ from candax.models import CBOW, Classifier, SkipGram
 from candax.rows import adding_sgd
 from candax.training import fit
 
-# word2vec's code goes down to this share of the learning rate that it starts with.
+# word2vec's code lowers the learning rate to this share of what it starts with.
 _LAST_RATE = 0.004
-# Times that one word may stand in a batch.
+# How many times one word may stand in a batch.
 _MOST_OFTEN = 16
-# Places that share candidates. A step adds up what all of them ask of each: with 128 places WordSim is .02 lower, and
-# training diverges at a learning rate of .04.
+# Places that share candidates. A step adds up the changes that all of them ask of a candidate: with 128 places WordSim
+# is .02 lower, and training diverges at a learning rate of .04.
 _SHARING = 32
 
 
@@ -113,7 +113,7 @@ def word2vec_batches(text: Words, *, batch_size: int | None = None, seed: int = 
 
 
 def _run_length(batch_size: int) -> int:
-    """The longest of a few that gives a batch 4 runs; else the batch is one run."""
+    """The longest of a few lengths with which a batch has at least 4 runs; else the batch is one run."""
     return next(
         (length for length in (256, 128, 64) if batch_size % length == 0 and batch_size >= 4 * length), batch_size
     )
@@ -138,16 +138,16 @@ def word2vec_model(
 
     Args:
         batches: see ``word2vec_batches``.
-        num_steps: over which the learning rate falls, in a line, to 0.4 % of what it was.
+        num_steps: over which the learning rate falls linearly to 0.4 % of what it was.
         dim: coordinates of a vector.
         k: draws per pair of words, if ``loss`` is None.
         num_sampled: classes that 32 places share as candidates, if ``sampler`` is None.
         power: of the frequencies that these are drawn by.
         sampler: any other; None: unigram with a set for every 32 places.
         loss: any other, on examples with several labels (``losses.each_label`` counts each); None: ``word2vec_loss``.
-        optimizer: from a schedule of learning rates to an elementwise optax transformation; None: SGD whose rate is
-            that of a single pair, as in word2vec. (The step's gradients are means over the places of the batch.)
-        learning_rate: to start with.
+        optimizer: a function from a schedule of learning rates to an elementwise optax transformation; None: SGD whose
+            rate is that of a single pair, as in word2vec. (A step's gradients are means over the places of a batch.)
+        learning_rate: at the start.
         seed: of the initial vectors and the draws.
 
     Returns:
@@ -165,7 +165,7 @@ def word2vec_model(
     encoder = (SkipGram if batches.direction == "skipgram" else CBOW)(text.num_words, dim, rngs=nnx.Rngs(seed))
     counts = text.counts.astype(np.float32)
     head = cx.Head(text.num_words, dim, biases=False, counts=counts, rngs=nnx.Rngs(seed + 1))
-    head.vectors[...] = jnp.zeros_like(head.vectors[...])  # as in word2vec: no class is led by its initial value
+    head.vectors[...] = jnp.zeros_like(head.vectors[...])  # as in word2vec: initial values prefer no class
     head.key_data.set_value(jax.random.key_data(jax.random.key(seed)))
     head.use(sampler, word2vec_loss(k) if loss is None else loss)
     model = Classifier(encoder, head)
@@ -176,13 +176,13 @@ def word2vec_model(
 
 
 def _groups(batch_size: int) -> int:
-    """As few as share candidates among at most 32 places."""
+    """The fewest equal groups of at most 32 places, which share candidates."""
     least = -(-batch_size // _SHARING)
     return next(number for number in range(least, batch_size + 1) if batch_size % number == 0)
 
 
 def word2vec_step_loss(model: Classifier, batch: Any) -> Float[Array, ""]:
-    """The mean over all places of a batch of windows, those without a word included, as the learning rate is per place.
+    """The mean loss over all places of a batch of windows, even those without a word: the learning rate is per place.
 
     Args:
         model: from ``word2vec_model``.
@@ -229,7 +229,7 @@ def train_word2vec(
         batch_size: places per batch, see ``word2vec_batches``.
         seed: of everything random.
         folder: for checkpoints and metrics, see ``fit``; a run that was killed goes on there. None: nothing is written.
-        identity: settings that a run which goes on must share; needed where ``options`` differ between runs.
+        identity: settings that must be the same when a run goes on; needed where ``options`` differ between runs.
         checkpoint_every: steps between checkpoints.
         keep: how many checkpoints are kept.
         on_start: see ``fit``.
