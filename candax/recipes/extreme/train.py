@@ -45,7 +45,7 @@ class Train(Setting):
     """Trains one model and writes checkpoints and metrics; run again with the same settings, it goes on."""
 
     sampler: SamplerName | None = "log_uniform"
-    """Where candidates come from; None trains with the full softmax."""
+    """Sampler of the candidates; None trains with the full softmax."""
     loss: LossName = "one_vs_all"
     """Loss on the candidates."""
     dim: common.Count = 512
@@ -59,12 +59,12 @@ class Train(Setting):
     split: Literal["validation", "test"] = "test"
     """What is measured on: the test set, or, to choose settings, a tenth of the training set that is left out."""
     seeds: common.Count = 1
-    """Trainings with seeds from --seed on, further ones in folders of their own."""
+    """Number of trainings, with seeds from --seed on; each after the first has a folder of its own."""
     average: common.NonNegative = 1
-    """Further rows: the mean of the probabilities of so many models, alone and with neighbours."""
+    """Adds rows that rank by the mean of the probabilities of this many models, alone and with neighbours."""
     neighbours: common.NotNegative = 0.3
-    """The weight of the labels' shares among the nearest neighbours beside them; the power of the cosine is chosen on
-    a tenth of the training set."""
+    """The weight that the labels' shares among the nearest neighbours have in the last row; the power of the cosine is
+    chosen on a tenth of the training set."""
     out: common.Out = Path("runs/train")
     """Folder of the run: config.json, metrics.jsonl, checkpoints/, model.safetensors, results.json, train.png."""
     checkpoint_every: common.Count = 500

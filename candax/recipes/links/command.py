@@ -1,4 +1,4 @@
-"""`candax links`: which entity completes a triple, by ComplEx and others, beside what needs no training.
+"""`candax links`: which entity completes a triple, by ComplEx and others, beside simple baselines.
 
     candax links                                          (a graph of Python's standard library)
     candax links --dataset FOLDER --seeds 3               (train, valid and test: head, relation, tail, parted by tabs)
@@ -38,7 +38,7 @@ from candax.training import embed
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
 _STDLIB = "python-stdlib"
 _DROPPED = "dropped "
-# Settings that choose rows of the table, and of which no model depends.
+# Settings that choose rows of the table, and on which no model depends.
 _CHOOSE = ("methods", "seeds")
 # N3 is chosen for each graph in published work, too.
 _OF_STDLIB = {"regularisation": 0.01}
@@ -88,27 +88,27 @@ class LinksSettings(common.Settings):
     """What to do with test triples of entities that the training file does not have: keep them (published figures are
     so; those of seen entities stand beside), drop them, or end with an error."""
     split: Literal["validation", "test"] = "test"
-    """What is asked; settings are chosen on validation."""
+    """Which triples are asked for; settings are chosen on validation."""
     methods: tuple[MethodName, ...] = ("complex",)
     """What is trained: ComplEx, DistMult, TransE or RotatE, or ComplEx with all entities as candidates."""
     sampler: SamplerName = "uniform"
-    """Of candidates; uniform ones are distinct."""
+    """Sampler of the candidates; uniform draws distinct ones."""
     loss: LossName | None = "css"
-    """To train with."""
+    """Loss to train with; None: the full softmax."""
     num_sampled: common.Count = 1024
     """Candidates that a batch shares."""
     labels_too: bool = True
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
     smoothing: common.NotNegative = 0.2
-    """The part of the target that the candidates share."""
+    """Label smoothing: the part of the target that the candidates share."""
     regulariser: training.Regulariser = "n3"
     """Of the rows of each triple: the sum of cubes or of squares."""
     regularisation: common.NotNegative = 0.1
     """The weight of the regulariser, which every graph wants its own of: 0.01 for python-stdlib unless given."""
     dropout: common.NotNegative = 0.2
-    """Of the coordinates of questions."""
+    """The share of the coordinates of questions that are dropped in training."""
     dim: common.Count = 512
-    """Coordinates of entities; of complex ones each has two."""
+    """Coordinates of an entity's vector; a complex number takes two of them."""
     scale: common.Positive = 1e-3
     """The standard deviation of initial values."""
     batch_size: common.Count = 512
@@ -116,9 +116,9 @@ class LinksSettings(common.Settings):
     epochs: common.Positive = 16.0
     """Passes over the triples."""
     learning_rate: common.Positive = 0.3
-    """Of Adagrad, falling linearly to 0."""
+    """Learning rate of Adagrad, which falls linearly to 0."""
     seeds: common.Count = 1
-    """Trainings of each method, with seeds from --seed on; from two on the table has the lowest and the highest."""
+    """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     curve_questions: common.Count = 2000
     """Questions behind each point of the curve."""
     out: common.Out = Path("runs/links")

@@ -1,4 +1,4 @@
-"""`candax sequences`: which item comes next, by a transformer and sampled losses, beside what needs no training.
+"""`candax sequences`: which item comes next, by a transformer and sampled losses, beside simple baselines.
 
     candax sequences                                 (identifiers of the standard library, in order of use)
     candax sequences --dataset Beauty.txt --seeds 3 --average 3
@@ -49,7 +49,7 @@ METHODS: dict[MethodName, dict[str, Any]] = {
     "sasrec_gbce": {**_SASREC, "sampler": "uniform", "loss": "gbce", "num_sampled": 256},
 }
 
-# Settings that choose rows of the table, and of which no model depends.
+# Settings that choose rows of the table, and on which no model depends.
 _CHOOSE = (*next_item.CHOOSE, "average")
 
 
@@ -63,19 +63,19 @@ class SequencesSettings(next_item.NextItemSettings):
     methods: tuple[MethodName, ...] = ("transformer",)
     """What is trained: the recipe, the same with all items as candidates, or SASRec as published."""
     sampler: SamplerName = "unigram"
-    """Of candidates."""
+    """Sampler of the candidates."""
     power: common.NotNegative = 0.5
-    """Of the frequencies by which unigram draws."""
+    """The power of the frequencies by which the sampler unigram draws."""
     kind: Block = "ligr"
-    """Of transformer blocks."""
+    """Which transformer blocks: gated ones (ligr) or those of SASRec."""
     num_blocks: common.Count = 1
-    """One after the other."""
+    """Number of blocks, one after the other."""
     num_heads: common.Count = 2
-    """Of the attention."""
+    """Number of heads of the attention."""
     attention_dropout: common.NotNegative = 0.2
-    """Of the attention's weights."""
+    """The share of the attention's weights that are dropped in training."""
     average: common.NonNegative = 0
-    """Further rows: the mean of so many models of the first method, alone and with neighbours."""
+    """Adds two rows: the mean of this many models of the first method, alone and with neighbours."""
     neighbours: common.NotNegative = 1.0
     """The weight of neighbours beside the mean of models."""
     out: common.Out = Path("runs/sequences")
