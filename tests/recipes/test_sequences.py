@@ -12,7 +12,7 @@ from flax import nnx
 
 import candax as cx
 from candax.cli import main
-from candax.recipes.sequences import files, neighbours, packing, scoring
+from candax.recipes.sequences import building, command, files, neighbours, next_item, packing, scoring
 
 
 def write(folder, text, name="shop.txt"):
@@ -151,3 +151,15 @@ def test_dropout_keeps_its_share_of_places_each_for_itself():
     pairs += [np.corrcoef(masks[:, :, :-gap].ravel(), masks[:, :, gap:].ravel())[0, 1] for gap in (1, 2, 7, 64)]
     pairs += [np.corrcoef(masks[:, :-gap].ravel(), masks[:, gap:].ravel())[0, 1] for gap in (1, 2, 16)]
     assert np.abs(pairs).max() < 0.02
+
+
+def test_sasrec_s_cross_entropy_has_one_negative_for_each_place_and_quick_runs_are_quick():
+    settings = command.SequencesSettings(quick=True).ready()
+    chosen = next_item.with_changes(settings, command.METHODS["sasrec_bce"])
+    assert (chosen.epochs, chosen.dim, chosen.num_blocks) == (settings.epochs, settings.dim, 2)
+    assert next_item.with_changes(command.SequencesSettings(), command.METHODS["sasrec_bce"]).epochs == 200
+    _, loss = building.pair_of(chosen)
+    true, sampled = jnp.ones((1, 1), bool), jnp.ones((1, 32), bool)
+    zeros = jnp.zeros((1, 32))
+    logits = cx.SampledLogits(zeros[:, :1], zeros[:, :1], true, zeros, zeros, sampled, ~sampled, num_classes=100)
+    np.testing.assert_allclose(loss(logits), 2 * np.log(2), rtol=1e-6)  # the item and one negative
