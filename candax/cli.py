@@ -106,6 +106,12 @@ EXPERIMENTS: Commands = {
         "word2vec_questions",
         "What k, the noise, hard negatives and corrections change in word vectors.",
     ),
+    "race": (
+        "candax.experiments.race",
+        "Race",
+        "race",
+        "How soon each sampler and loss is nearly as good as the full softmax, all tuned alike.",
+    ),
     "ann-tables": ("candax.experiments.ann_tables", "ANNTables", "ann_tables", "Tables 3 and 4 of ANN Softmax."),
     "ann-recall": ("candax.experiments.ann_recall", "ANNRecall", "ann_recall", "What retrieval finds, and accuracy."),
     "ann-scale": ("candax.experiments.ann_scale", "ANNScale", "ann_scale", "Accuracy and time as classes grow."),

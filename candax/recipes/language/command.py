@@ -123,9 +123,7 @@ def language(settings: LanguageSettings) -> list[common.Row]:
     """Trains and measures the models and writes the files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
-    text = load(settings.dataset, min_count=settings.min_count)
-    if settings.pairs:
-        text = in_pairs(text, settings.pairs)
+    text = text_of(settings)
     for note in text.notes:
         Console().print(note)
     simple: dict[str, Callable[[], dict[str, float]]] = {
@@ -167,6 +165,12 @@ def language(settings: LanguageSettings) -> list[common.Row]:
     return common.run(study, settings)
 
 
+def text_of(settings: LanguageSettings) -> Text:
+    """The text of the settings, its words in pairs where they say so."""
+    text = load(settings.dataset, min_count=settings.min_count)
+    return in_pairs(text, settings.pairs) if settings.pairs else text
+
+
 def _parts(settings: LanguageSettings, text: Text) -> dict[str, Any]:
     parts = {"validation": text.valid}
     return parts if settings.split == "validation" else {**parts, "test": text.test}
@@ -183,8 +187,10 @@ def _kneser_ney(settings: LanguageSettings, text: Text, order: int) -> dict[str,
     return {part: model.perplexity(ids) for part, ids in _parts(settings, text).items()}
 
 
-def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int) -> dict[str, Any]:
-    """Trains a model, or reads it from its folder if it has been trained already."""
+def training_of(
+    settings: LanguageSettings, text: Text, seed: int
+) -> tuple[common.Training, tuple[Sampler | None, Callable[..., Any]]]:
+    """How a model is trained and measured; and its sampler and loss."""
     length, context = settings.length, settings.read_again
     batches = StreamBatches(text.train, settings.num_streams, length, context=context, seed=seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
@@ -205,12 +211,18 @@ def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int
         measured_at=(0.05, 0.1, 0.25, 0.5, 0.75, 1.0),
         checkpoint_every=settings.checkpoint_every,
     )
-    sampler, loss = _pair(settings, text)
-    of_model = common.model_folder(settings, name, seed, batches.identity, without=(*_CHOOSE, "checkpoint_every"))
-    model, figures = trained.train(sampler, loss, f"{name}, seed {seed}", of_model)
+    return trained, _pair(settings, text)
+
+
+def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int) -> dict[str, Any]:
+    """Trains a model, or reads it from its folder if it has been trained already."""
+    trained, pair = training_of(settings, text, seed)
+    data = trained.batches.identity
+    of_model = common.model_folder(settings, name, seed, data, without=(*_CHOOSE, "checkpoint_every"))
+    model, figures = trained.train(*pair, f"{name}, seed {seed}", of_model)
     about = {"options": settings.options, "data": text.name}
     finished.save(of_model, "language", about, finished.weights_of(model), names={"words": text.words})
-    words = settings.num_streams * settings.length * max(1, num_steps - 1)
+    words = settings.num_streams * settings.length * max(1, trained.num_steps - 1)
     return {**figures, "words_per_second": words / max(figures["seconds"], 1e-9), **trained.measure(model)}
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from rich.console import Console
 
 from candax import data, files, models
+from candax.base import Sampler
 from candax.data.graphs import Unknown
 from candax.models.links import Product
 from candax.recipes import common
@@ -147,7 +148,7 @@ def _unless_given(settings: LinksSettings, changes: Mapping[str, Any]) -> LinksS
 
 
 @dataclasses.dataclass(frozen=True)
-class _Problem:
+class Problem:
     """A graph and what is asked about it."""
 
     graph: data.Graph
@@ -181,11 +182,8 @@ def links(settings: LinksSettings) -> list[common.Row]:
     """Trains and measures, and writes its files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
-    graph = _load(settings)
-    asked = data.questions_of(graph.valid if settings.split == "validation" else graph.test, graph.num_relations)
-    if not len(asked):
-        raise ValueError(f"expected triples for {settings.split} in {settings.dataset}, found none.")
-    problem = _Problem(graph, data.KnownAnswers(graph), asked)
+    problem = problem_of(settings)
+    graph, asked = problem.graph, problem.asked
     for note in graph.notes:
         Console().print(note)
     unseen = len(asked) // 2 - int(problem.seen(asked).sum()) // 2
@@ -225,25 +223,37 @@ def links(settings: LinksSettings) -> list[common.Row]:
     return common.run(study, settings)
 
 
-def _load(settings: LinksSettings) -> data.Graph:
-    if settings.dataset == _STDLIB:
-        return data.python_graph()
-    return data.graph(settings.dataset, unknown=settings.unknown)
+def problem_of(settings: LinksSettings) -> Problem:
+    """The graph of the settings, and the questions that they ask."""
+    stdlib = settings.dataset == _STDLIB
+    graph = data.python_graph() if stdlib else data.graph(settings.dataset, unknown=settings.unknown)
+    asked = data.questions_of(graph.valid if settings.split == "validation" else graph.test, graph.num_relations)
+    if not len(asked):
+        raise ValueError(f"expected triples for {settings.split} in {settings.dataset}, found none.")
+    return Problem(graph, data.KnownAnswers(graph), asked)
 
 
-def _scored(scorer: Any, problem: _Problem) -> dict[str, float]:
+def _scored(scorer: Any, problem: Problem) -> dict[str, float]:
     return problem.figures(functools.partial(metrics.scored_ranks, scorer, known=problem.known), problem.asked)
 
 
-def _trained(problem: _Problem, settings: LinksSettings, name: MethodName, seed: int) -> dict[str, Any]:
-    """Trains a model, or reads it from its folder if it has been trained already."""
+def measured_training(
+    settings: LinksSettings, problem: Problem, method: LinkMethod, seed: int
+) -> tuple[common.Training, tuple[Sampler | None, Any]]:
+    """How a model is trained and measured; and its sampler and loss."""
     some = problem.asked[np.sort(np.random.default_rng(0).permutation(len(problem.asked))[: settings.curve_questions])]
-    trained, pair = training_of(settings, METHODS[name], problem.graph, seed)
+    trained, pair = training_of(settings, method, problem.graph, seed)
     trained = dataclasses.replace(
         trained,
         measure=functools.partial(problem.measure, problem.asked),
         on_the_way=functools.partial(problem.measure, some),
     )
+    return trained, pair
+
+
+def _trained(problem: Problem, settings: LinksSettings, name: MethodName, seed: int) -> dict[str, Any]:
+    """Trains a model, or reads it from its folder if it has been trained already."""
+    trained, pair = measured_training(settings, problem, METHODS[name], seed)
     folder = common.model_folder(settings, name, seed, trained.batches.identity, without=_CHOOSE)
     model, figures = trained.train(*pair, f"{name}, seed {seed}", folder)
     save_model(folder, name, {**settings.options, "seed": seed}, problem.graph, model)

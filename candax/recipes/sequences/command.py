@@ -92,8 +92,7 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
     """Trains and measures, and writes its files; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
-    held_out = 1 if settings.split == "test" and settings.train_on_validation else 2
-    found = dataclasses.replace(load(settings.dataset, min_count=settings.min_count), held_out=held_out)
+    found = sequences_of(settings)
     near = neighbours.Neighbours(found)
     simple: dict[str, Scorer] = {
         "most popular": neighbours.MostPopular(found),
@@ -118,6 +117,12 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         data=files.digest_of(found.items, found.offsets),
         results=functools.partial(next_item.results_of, settings, found, TASK, _PROTOCOLS),
     )
+
+
+def sequences_of(settings: SequencesSettings) -> Sequences:
+    """The sequences, of which the settings say what is held out."""
+    held_out = 1 if settings.split == "test" and settings.train_on_validation else 2
+    return dataclasses.replace(load(settings.dataset, min_count=settings.min_count), held_out=held_out)
 
 
 # By how the names of their figures begin.

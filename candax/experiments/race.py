@@ -1,0 +1,191 @@
+"""The race: how soon each sampler and loss brings a recipe's model to nearly the full softmax's quality.
+
+    candax experiment race                                             (extreme classification, python-stdlib)
+    candax experiment race --task sequences --dataset Beauty.txt
+    candax experiment race --task links --dataset FOLDER
+    candax experiment race --task language --dataset FOLDER
+
+All contenders, the full softmax among them, have the same model, data and number of steps, and the same budget of
+tuning: each learning rate of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation
+data; the best of them is trained with in full and measured on test data. Seconds count all that a training needs, with
+refreshes, updates and the loading of batches, but not compiling and measuring. "to 98 %": seconds until a point of the
+curve, by straight lines between points, is at 98 % of the best that the full softmax reached; "share": of the seconds
+that the full softmax takes to get there itself.
+
+Expected: docs/race.md.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from candax.experiments.race_tasks import QUALITY, TASKS, TaskName, Trained, settings_of, trained_by
+from candax.recipes import common
+from candax.recipes.common.catalog import LossName, SamplerName
+
+_FULL = "full_softmax"
+
+
+@dataclasses.dataclass(frozen=True)
+class Race(common.Settings):
+    """Tunes and trains every contender; prints a table, writes results.json and a picture."""
+
+    task: TaskName = "extreme"
+    """Which recipe's model and data."""
+    dataset: str | None = None
+    """As in the recipe; by default the recipe's own."""
+    samplers: tuple[SamplerName, ...] = ("uniform", "unigram", "learned_unigram", "midx", "lsh_label")
+    """Contenders: each of these samplers with each of the losses."""
+    losses: tuple[LossName, ...] = ("css",)
+    """Losses of the contenders."""
+    all_classes: bool = False
+    """Adds each of the losses over all classes, without a sampler."""
+    num_sampled: common.Count | None = None
+    """Candidates that a batch shares; by default the recipe's."""
+    epochs: common.Positive | None = None
+    """Passes over the training data; by default the recipe's."""
+    rates: tuple[common.Positive, ...] = (0.5, 1.0, 2.0)
+    """Learning rates that are tried, as multiples of the recipe's."""
+    trial: common.Share = 0.25
+    """The share of the epochs for which each rate is tried."""
+    nearly: common.Share = 0.98
+    """The share of the full softmax's best quality that is to be reached."""
+    seeds: common.Count = 1
+    """Trainings of each contender, with seeds from --seed on."""
+    QUICK: ClassVar = {"samplers": ("uniform",), "rates": (1.0,)}
+
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(bool(self.rates), "one rate or more", "rates")
+
+    def recipe(self, **changes: Any) -> Any:
+        """The settings of the recipe."""
+        given = {"dataset": self.dataset, "num_sampled": self.num_sampled, "epochs": self.epochs, "out": self.out}
+        return settings_of(self.task, self.quick, **{**given, **changes})
+
+
+@common.command
+def race(settings: Race) -> common.Study:
+    """Runs the race; a row for each contender, the full softmax first."""
+    task, number = TASKS[settings.task], settings.recipe().num_sampled
+    loaded = functools.cache(lambda split: task.load(settings.recipe(split=split)))
+    pairs: dict[str, tuple[SamplerName | None, LossName | None]] = {_FULL: (None, None)}
+    if settings.all_classes:
+        pairs |= {f"all classes, {loss}": (None, loss) for loss in settings.losses}
+    pairs |= {f"{sampler}, {loss}": (sampler, loss) for loss in settings.losses for sampler in settings.samplers}
+    methods = []
+    for name, pair in pairs.items():
+        tried = functools.cache(functools.partial(_tried, settings, loaded, *pair))
+        for seed in range(settings.seed, settings.seed + settings.seeds):
+            run = functools.partial(_run, settings, loaded, *pair, tried, name, seed)
+            methods.append(common.Method({"method": name, "seed": seed}, run))
+    percent = f"{100 * settings.nearly:g} %"
+    return common.Study(
+        f"{settings.task}, {settings.dataset or settings.recipe().dataset}: {number:,} candidates",
+        methods,
+        (
+            common.Column("method", "method"),
+            common.Column("rate", "rate", ".3g"),
+            common.Column(f"best {task.heading}", "best", ".4f", spread=True),
+            common.Column("of full", "of_full", ".3f", common.relative("best")),
+            common.Column(f"to {percent}, s", "to_nearly", ".0f", _to_nearly(settings.nearly)),
+            common.Column("share", "share", ".3f", _share(settings.nearly)),
+            common.Column(task.heading, QUALITY, ".4f"),
+            common.Column("ms/step", "ms_per_step", ".1f"),
+            common.Column("faster", "faster", ".1f", common.over("ms_per_step")),
+            common.Column("sec.", "seconds", ".0f"),
+        ),
+        (
+            common.Panel(
+                [common.curves("seconds", QUALITY, marker="."), common.level(percent, _level(settings.nearly))],
+                {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": task.heading},
+            ),
+        ),
+        caption=f"share: of the full softmax's seconds to {percent} of its best",
+    )
+
+
+def _trained(
+    settings: Race,
+    loaded: Callable[[str], Any],
+    sampler: SamplerName | None,
+    loss: LossName | None,
+    *,
+    split: str,
+    rate: float,
+    share: float,
+    seed: int,
+) -> Trained:
+    usual = settings.recipe(split=split)
+    changes = {"learning_rate": rate * TASKS[settings.task].rate(usual), "epochs": share * usual.epochs}
+    return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), sampler, loss, seed)
+
+
+def _tried(
+    settings: Race, loaded: Callable[[str], Any], sampler: SamplerName | None, loss: LossName | None
+) -> dict[float, float]:
+    """The quality on validation data after a trial of each rate; the only rate needs none."""
+    if len(settings.rates) == 1:
+        return {settings.rates[0]: 0.0}
+    found = {}
+    for rate in settings.rates:
+        share, seed = settings.trial, settings.seed
+        training, pair = _trained(
+            settings, loaded, sampler, loss, split="validation", rate=rate, share=share, seed=seed
+        )
+        try:
+            found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", on_the_way=None)(None)[QUALITY]
+        except FloatingPointError:
+            found[rate] = 0.0
+    return found
+
+
+def _run(
+    settings: Race,
+    loaded: Callable[[str], Any],
+    sampler: SamplerName | None,
+    loss: LossName | None,
+    tried: Callable[[], dict[float, float]],
+    name: str,
+    seed: int,
+    folder: Path | None,
+) -> dict[str, Any]:
+    trials = tried()
+    rate = max(trials, key=lambda of: trials[of])
+    training, pair = _trained(settings, loaded, sampler, loss, split="test", rate=rate, share=1.0, seed=seed)
+    figures = training.by(pair[0], pair[1], name, measured_at=common.MEASURED_AT)(folder)
+    return {
+        **figures,
+        "rate": rate,
+        "trials": [{"rate": of, QUALITY: quality} for of, quality in trials.items()],
+        "best": max(figures["curve"][QUALITY]),
+    }
+
+
+def _level(nearly: float) -> Callable[[Sequence[common.Row]], float | None]:
+    def of(rows: Sequence[common.Row]) -> float | None:
+        full = next((row for row in rows if row["method"] == _FULL), None)
+        return None if full is None else nearly * max(full["curve"][QUALITY])
+
+    return of
+
+
+def _to_nearly(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
+    def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
+        threshold = _level(nearly)(rows)
+        return None if threshold is None else common.reaching(row["curve"], QUALITY, threshold, "seconds")
+
+    return of
+
+
+def _share(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
+    seconds = _to_nearly(nearly)
+
+    def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
+        own, full = seconds(row, rows), seconds(next(row for row in rows if row["method"] == _FULL), rows)
+        return None if own is None or full is None else own / max(full, 1e-9)
+
+    return of
