@@ -7,6 +7,7 @@ import ast
 import functools
 import gc
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -31,6 +32,7 @@ _THIRD_PARTY = {"site-packages", "dist-packages", "__pycache__"}
 _TEST_ONE_IN = 10
 # "HTTPServer_2" is http, server, 2.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_MODULE = "module"
 T = TypeVar("T")
 
 
@@ -116,6 +118,19 @@ def build(root: Path, names: list[str]) -> Dataset:
     )
 
 
+def files_of(dataset: Dataset) -> list[np.ndarray]:
+    """Numbers of the training examples, those of a file together: neighbours with the same words for their module.
+
+    Test examples are of other files than training examples; so should those be on which settings are chosen.
+    """
+    of_module = np.array([name.startswith(f"{_MODULE}:") for name in dataset.feature_names])
+    features = csr_array(dataset.train.features)
+    rows = (features.indices[start:stop] for start, stop in itertools.pairwise(features.indptr))
+    modules = [np.sort(row[of_module[row]]).tobytes() for row in rows]
+    starts = [number for number in range(1, len(modules)) if modules[number] != modules[number - 1]]
+    return np.split(np.arange(len(modules)), starts)
+
+
 def functions_of(path: Path, name: str) -> list[Function] | None:
     """Functions and methods of a file, in its order; None if it does not parse. ``name`` is its path in the library."""
 
@@ -182,7 +197,7 @@ def _function(
     places = {
         "name": [node.name],
         "class": classes,
-        "module": module,
+        _MODULE: module,
         "parameter": parameters,
         "docstring": [ast.get_docstring(node, clean=False) or ""],
     }

@@ -10,7 +10,8 @@ import pytest
 from data_helpers import same_dataset
 
 from candax.data import Examples, python_stdlib
-from candax.data.python_stdlib import Function, build, functions_of, is_test, words_of
+from candax.data.python_stdlib import Function, build, files_of, functions_of, is_test, words_of
+from candax.recipes.extreme.setting import without_validation
 
 SOURCE = '''
 import os
@@ -167,6 +168,24 @@ def test_a_library_becomes_a_data_set(tmp_path: Path) -> None:
     assert dataset.class_names[0] == "open"
     lengths = np.sqrt(dataset.train.features.multiply(dataset.train.features).sum(axis=1))
     np.testing.assert_allclose(lengths, 1, rtol=1e-6)
+
+
+def test_examples_of_a_file_are_held_out_together(tmp_path: Path) -> None:
+    texts = {f"m{i}.py": "\n".join(f"def f{j}(): x{j}" for j in range(1 + i % 3)) for i in range(40)}
+    names = [name for name in sorted(texts) if not is_test(name)]
+    dataset = build(write(tmp_path, texts), sorted(texts))
+    of_each = [1 + int(name[1:-3]) % 3 for name in names]
+    assert [len(numbers) for numbers in files_of(dataset)] == of_each
+    assert np.concatenate(files_of(dataset)).tolist() == list(range(len(dataset.train)))
+    held_out = without_validation(dataset)
+    assert held_out.feature_names is not None
+    modules = [
+        {name for name, column in zip(held_out.feature_names, part.features.toarray().T, strict=True) if column.any()}
+        for part in (held_out.train, held_out.test)
+    ]
+    shared = {name for name in modules[0] & modules[1] if name.startswith("module:")}
+    assert shared <= {"module:m"}
+    assert len(held_out.train) + len(held_out.test) == len(dataset.train)
 
 
 def test_repeated_words_count_by_their_logarithm(tmp_path: Path) -> None:

@@ -8,21 +8,27 @@ import numpy as np
 
 from candax import data
 from candax.base import Loss, Sampler
+from candax.data.python_stdlib import files_of
 from candax.data.weighting import rarity_of
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme import linear
 from candax.recipes.extreme.problem import problem
 
-# Consecutive examples that are held out together, one such run in ten: neighbours in a file are often alike.
+# Consecutive examples that are held out together, one such run in ten: neighbours are often alike.
 _RUN = 32
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
 
 
 def without_validation(dataset: data.Dataset) -> data.Dataset:
-    """The data set with a tenth of its training examples, whole runs of them, in place of the test examples."""
-    runs = np.array_split(np.arange(len(dataset.train)), max(2, len(dataset.train) // _RUN))
+    """The data set with a tenth of its training examples, whole runs of them, in place of the test examples.
+
+    Runs are files of python-stdlib, since its test examples are of other files, and of other data some examples.
+    """
+    runs = files_of(dataset) if dataset.name == "python-stdlib" else []
+    if len(runs) < 2:
+        runs = np.array_split(np.arange(len(dataset.train)), max(2, len(dataset.train) // _RUN))
     held_out = set(np.random.default_rng(0).permutation(len(runs))[: max(1, len(runs) // 10)].tolist())
     parts = [
         np.concatenate([run for number, run in enumerate(runs) if (number in held_out) == wanted])
