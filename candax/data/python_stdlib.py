@@ -123,6 +123,7 @@ def files_of(dataset: Dataset) -> list[np.ndarray]:
 
     Test examples are of other files than training examples; so should those be on which settings are chosen.
     """
+    assert dataset.feature_names is not None
     of_module = np.array([name.startswith(f"{_MODULE}:") for name in dataset.feature_names])
     features = csr_array(dataset.train.features)
     rows = (features.indices[start:stop] for start, stop in itertools.pairwise(features.indptr))

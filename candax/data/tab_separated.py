@@ -47,14 +47,15 @@ def read_rows(
         if len(fields) not in expected:
             wanted = " or ".join(map(str, expected))
             raise ValueError(
-                f"{path}:{number}: expected {wanted} columns parted by tabs ({what}), got {len(fields)}: {_show(line)}."
+                f"{path}:{number}: expected {wanted} columns separated by tabs ({what}), got {len(fields)}: "
+                f"{_show(line)}."
             )
         if not all(fields):
             raise ValueError(f"{path}:{number}: expected no empty column ({what}), got {_show(line)}.")
         width, found = len(fields), True
         yield number, fields
     if not found:
-        raise ValueError(f"{path}: expected lines of {what} parted by tabs, got an empty file.")
+        raise ValueError(f"{path}: expected lines of {what} separated by tabs, got an empty file.")
 
 
 def find_file(folder: Path, stem: str) -> Path | None:

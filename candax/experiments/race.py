@@ -26,6 +26,8 @@ from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 
 _FULL = "full_softmax"
+# Over all classes these are the full softmax.
+_OF_SOFTMAX = ("sampled_softmax", "css", "subset_softmax", "importance_sampling")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Race(common.Settings):
     losses: tuple[LossName, ...] = ("css",)
     """Losses of the contenders."""
     all_classes: bool = False
-    """Adds each of the losses over all classes, without a sampler."""
+    """Adds each of the losses over all classes, without a sampler, where that is not the full softmax."""
     num_sampled: common.Count | None = None
     """Candidates that a batch shares; by default the recipe's."""
     epochs: common.Positive | None = None
@@ -74,7 +76,7 @@ def race(settings: Race) -> common.Study:
     loaded = functools.cache(lambda split: task.load(settings.recipe(split=split)))
     pairs: dict[str, tuple[SamplerName | None, LossName | None]] = {_FULL: (None, None)}
     if settings.all_classes:
-        pairs |= {f"all classes, {loss}": (None, loss) for loss in settings.losses}
+        pairs |= {f"all classes, {loss}": (None, loss) for loss in settings.losses if loss not in _OF_SOFTMAX}
     pairs |= {f"{sampler}, {loss}": (sampler, loss) for loss in settings.losses for sampler in settings.samplers}
     methods = []
     for name, pair in pairs.items():

@@ -73,7 +73,7 @@ def learned_clusters(
         static_share: the share of draws by frequency alone; it bounds the weights of classes the generator neglects.
         learning_rate: of the generator.
         schedule: when to make clusters anew: every so many steps, or ``(step) -> bool``. None: after 50 steps, then
-            exponentially rarer, see ``exponential_schedule``.
+            exponentially less often, see ``exponential_schedule``.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
 
     Returns:

@@ -246,7 +246,7 @@ def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):
     assert "test.tsv:1: 'nobody' is not in train.tsv" in unknown
     whole = train.read_text()
     for text, message in (
-        (b"e1\tnext\n", "train.tsv:1: expected 3 columns parted by tabs"),
+        (b"e1\tnext\n", "train.tsv:1: expected 3 columns separated by tabs"),
         (b"e1\tnext\t\n", "train.tsv:1: expected no empty column"),
         (whole.encode() + b"e1\tn\xe4chst\te2", f"train.tsv:{whole.count(chr(10)) + 1}: expected text in UTF"),
         (b"", "expected lines of head, relation, tail"),

@@ -117,7 +117,7 @@ def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch)
     ("text", "message"),
     [
         ("\n", "expected lines to answer, got an empty input"),
-        ("ann i1\nbob\n", "standard input:2: expected a user and items parted by spaces, got 'bob'"),
+        ("ann i1\nbob\n", "standard input:2: expected a user and items separated by spaces, got 'bob'"),
         ("ann,i1\nann,i2,3\n", "standard input:2: expected user,item or user,item,time, alike in all lines"),
         ("ann\ti1\nbob\ti2\nann\ti3\n", "standard input:3: expected the lines of a user to stand together"),
         ("ann,i1,noon\n", "standard input:1: expected a time that is a finite number"),

@@ -44,7 +44,7 @@ def test_all_forms_of_files_say_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ann tea milk\nbob\n", r"shop.txt:2: expected a user and items parted by spaces, got 'bob' alone"),
+        ("ann tea milk\nbob\n", r"shop.txt:2: expected a user and items separated by spaces, got 'bob' alone"),
         ("ann tea milk jam\nann tea\n", "shop.txt:2: expected one line per user, got 'ann' as in line 1"),
         ("ann,tea,1\nann,milk\n,\n", "shop.txt:3: expected user,item or user,item,time"),
         ("ann,tea,noon\n", "shop.txt:1: expected a time that is a number, got 'noon'"),

@@ -19,9 +19,6 @@ from candax import data, models
 from candax.base import Sampler
 from candax.recipes.common.optimizers import row_adagrad
 
-# The encoder's rate as a share of the class vectors' rate: only the encoder starts near where it should end.
-ENCODER_RATE = 0.2
-
 
 def directions(dataset: data.Dataset, dim: int, seed: int) -> Float32[np.ndarray, "num_features dim"]:
     """The right singular vectors of the largest singular values; zeros where there are fewer than ``dim``."""
@@ -42,6 +39,7 @@ def make(
     sampler: Sampler | None,
     loss: Callable[..., Any],
     *,
+    encoder_rate: float,
     bag: Callable[[], np.ndarray] | None,
 ) -> tuple[models.Classifier, cx.Optimizer]:
     """The model at its start, and Adagrad on rows, whose rate falls linearly to 0.
@@ -49,11 +47,12 @@ def make(
     Args:
         dataset: to train on.
         dim: of the embeddings.
-        learning_rate: of class vectors at the start; the encoder's is ``ENCODER_RATE`` times this.
+        learning_rate: of class vectors at the start.
         num_steps: after which the rate is 0.
         seed: of candidates.
         sampler: of the head.
         loss: of the head.
+        encoder_rate: the encoder's learning rate as a share of that; the encoder starts near where it should end.
         bag: gives ``directions``, to start from; None for a model whose values come from a checkpoint.
 
     Returns:
@@ -64,7 +63,7 @@ def make(
     encoder = models.SparseMLP(dataset.num_features, dim, linear=True, rngs=rngs)
     if bag is not None:
         _start(encoder, head, dataset, counts, bag())
-    rates = {"encoder": ENCODER_RATE * learning_rate, "head": learning_rate}
+    rates = {"encoder": encoder_rate * learning_rate, "head": learning_rate}
     each = {name: row_adagrad(rate, num_steps) for name, rate in rates.items()}
     model = models.Classifier(encoder, head)
     return model, cx.Optimizer(model, optax.multi_transform(each, _rooms), seed=seed)

@@ -28,6 +28,7 @@ def settings_of(
     batch_size: int,
     num_sampled: int,
     learning_rate: float | None,
+    encoder_rate: float,
     seed: int,
 ) -> Train:
     """The settings of `candax train`, checked here because scikit-learn wants checks in ``fit``."""
@@ -40,6 +41,7 @@ def settings_of(
         batch_size=batch_size,
         num_sampled=num_sampled,
         learning_rate=learning_rate,
+        encoder_rate=encoder_rate,
         seed=seed,
     )
     settings.check()

@@ -61,8 +61,10 @@ class Setting(common.Settings):
     dim: common.Count = 128
     """Width of the hidden layer and of the class vectors."""
     learning_rate: common.Positive | None = None
-    """Learning rate. By default, with the linear encoder (Adagrad), 0.1 in `candax train` and 0.3 in `candax compare`;
+    """Learning rate. By default, with the linear encoder (Adagrad), 0.2 in `candax train` and 0.3 in `candax compare`;
     with relu (Adam) 0.005."""
+    encoder_rate: common.NotNegative = 0.2
+    """Learning rate of the linear encoder, as a share of the class vectors'."""
     LINEAR_RATE: ClassVar[float]
 
     def load(self) -> data.Dataset:
@@ -92,7 +94,9 @@ class Setting(common.Settings):
         # The same for all methods, and found when the first of them begins.
         bag = functools.cache(lambda: linear.directions(dataset, self.dim, seed)) if new else None
         told = dataset, self.dim, rate, training.num_steps, seed
-        return dataclasses.replace(training, make=functools.partial(linear.make, *told, bag=bag))
+        return dataclasses.replace(
+            training, make=functools.partial(linear.make, *told, encoder_rate=self.encoder_rate, bag=bag)
+        )
 
     def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:
         """A sampler and a loss by name."""

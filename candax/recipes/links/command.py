@@ -1,7 +1,7 @@
 """`candax links`: which entity completes a triple, by ComplEx and others, beside simple baselines.
 
     candax links                                          (a graph of Python's standard library)
-    candax links --dataset FOLDER --seeds 3               (train, valid and test: head, relation, tail, parted by tabs)
+    candax links --dataset FOLDER --seeds 3               (train, valid and test: head<tab>relation<tab>tail)
     candax links --dataset FOLDER --methods complex distmult transe rotate
 
 Expected on WN18RR (40,943 entities, 86,835 training triples) by the second command, filtered, both directions, unseen

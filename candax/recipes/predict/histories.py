@@ -59,7 +59,7 @@ def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[His
     for number, text in lines:
         user, *items = text.split()
         if not items:
-            raise source.wrong(number, "a user and items parted by spaces", text)
+            raise source.wrong(number, "a user and items separated by spaces", text)
         yield History(user, items)
 
 

@@ -65,7 +65,7 @@ def read_table(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     lines = ((number, line.split("\t")) for number, line in text_lines(path) if line.strip())
     header = next(lines, (0, [""]))[1]
     if len(header) < 2:
-        raise ValueError(f"{path}:1: expected a header of an id and columns parted by tabs, got {header[0][:60]!r}.")
+        raise ValueError(f"{path}:1: expected a header of an id and columns separated by tabs, got {header[0][:60]!r}.")
     found: dict[str, list[str]] = {}
     for number, fields in lines:
         if len(fields) != len(header):

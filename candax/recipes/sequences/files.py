@@ -154,7 +154,7 @@ def _by_spaces(path: Path) -> Iterator[Row]:
         if not user:
             continue
         if not items:
-            raise ValueError(f"{path}:{number}: expected a user and items parted by spaces, got {user!r} alone.")
+            raise ValueError(f"{path}:{number}: expected a user and items separated by spaces, got {user!r} alone.")
         if user in users:
             raise ValueError(f"{path}:{number}: expected one line per user, got {user!r} as in line {users[user]}.")
         users[user] = number

@@ -1,4 +1,4 @@
-"""When to rebuild hash tables: often at first, then exponentially rarer."""
+"""When to rebuild hash tables: often at first, then exponentially less often."""
 
 from collections.abc import Callable
 
