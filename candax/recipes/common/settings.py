@@ -79,13 +79,17 @@ class Settings:
         Raises:
             ValueError: for settings out of range.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        unset = {name: value for name, value in self.QUICK.items() if getattr(self, name) == defaults[name]}
-        settings = dataclasses.replace(self, **unset) if self.quick else self
-        if settings.out == defaults["out"] == Path("runs"):
-            settings = dataclasses.replace(settings, out=settings.out / settings.name)
+        settings = self.unless_given(self.QUICK) if self.quick else self
+        if settings.out == Path("runs"):
+            settings = settings.unless_given({"out": settings.out / settings.name})
         settings.check()
         return settings
+
+    def unless_given(self: S, values: Mapping[str, Any]) -> S:
+        """The settings with other values for those that are at their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        unset = {name: value for name, value in values.items() if getattr(self, name) == defaults[name]}
+        return dataclasses.replace(self, **unset)
 
     def check(self) -> None:
         """Raises ValueError for settings out of range; subclasses add conditions on several settings together."""

@@ -45,7 +45,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         epochs: passes over the training set.
         batch_size: examples per step; fewer where an epoch would have fewer than 8 batches.
         num_sampled: candidates that a batch shares; all classes, if there are no more than this.
-        learning_rate: None: 0.2 with the linear encoder, of Adagrad, and 0.005 with "relu", of Adam.
+        learning_rate: None: 0.1 with the linear encoder, of Adagrad, and 0.005 with "relu", of Adam.
         encoder_rate: learning rate of the linear encoder, as a share of the class vectors'.
         num_predicted: how many labels ``predict`` gives to each example, if ``y`` was an indicator; None: those of
             probability above 1/2, of which there may be none.
@@ -71,12 +71,12 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         sampler: SamplerName | None = "log_uniform",
         loss: LossName = "one_vs_all",
         encoder: Literal["linear", "relu"] = "linear",
-        dim: int = 768,
-        epochs: float = 4.0,
-        batch_size: int = 256,
-        num_sampled: int = 1024,
+        dim: int = 512,
+        epochs: float = 6.0,
+        batch_size: int = 128,
+        num_sampled: int = 2048,
         learning_rate: float | None = None,
-        encoder_rate: float = 0.03,
+        encoder_rate: float = 0.2,
         num_predicted: int | None = None,
         seed: int = 0,
     ) -> None:

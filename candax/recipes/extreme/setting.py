@@ -17,6 +17,7 @@ from candax.recipes.extreme.problem import problem
 
 # Consecutive examples that are held out together, one such run in ten: neighbours are often alike.
 _RUN = 32
+STDLIB = "python-stdlib"
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
 
@@ -26,7 +27,7 @@ def without_validation(dataset: data.Dataset) -> data.Dataset:
 
     Runs are files of python-stdlib, since its test examples are of other files, and of other data some examples.
     """
-    runs = files_of(dataset) if dataset.name == "python-stdlib" else []
+    runs = files_of(dataset) if dataset.name == STDLIB else []
     if len(runs) < 2:
         runs = np.array_split(np.arange(len(dataset.train)), max(2, len(dataset.train) // _RUN))
     held_out = set(np.random.default_rng(0).permutation(len(runs))[: max(1, len(runs) // 10)].tolist())
@@ -42,7 +43,7 @@ def without_validation(dataset: data.Dataset) -> data.Dataset:
 class Setting(common.Settings):
     """The data, the model and how it is trained."""
 
-    dataset: str = "python-stdlib"
+    dataset: str = STDLIB
     """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
     tf_idf: bool = False
     """Weight features by how rare they are; for data whose feature values are counts."""
@@ -61,10 +62,11 @@ class Setting(common.Settings):
     dim: common.Count = 128
     """Width of the hidden layer and of the class vectors."""
     learning_rate: common.Positive | None = None
-    """Learning rate. By default, with the linear encoder (Adagrad), 0.2 in `candax train` and 0.3 in `candax compare`;
-    with relu (Adam) 0.005."""
+    """Learning rate. By default, with the linear encoder (Adagrad), 0.1 in `candax train` (0.2 for python-stdlib) and
+    0.3 in `candax compare`; with relu (Adam) 0.005."""
     encoder_rate: common.NotNegative = 0.2
-    """Learning rate of the linear encoder, as a share of the class vectors'."""
+    """Learning rate of the linear encoder, as a share of the class vectors'; 0.03 in `candax train` for
+    python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
     def load(self) -> data.Dataset:

@@ -32,7 +32,7 @@ from candax.recipes.extreme.baselines import best_power, best_shares, most_frequ
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
-from candax.recipes.extreme.setting import QUICK, Setting, without_validation
+from candax.recipes.extreme.setting import QUICK, STDLIB, Setting, without_validation
 from candax.training import Checkpoints, Validation, evaluate_dataset, fit
 from candax.training.metrics_log import write_atomically
 
@@ -48,17 +48,15 @@ class Train(Setting):
     """Sampler of the candidates; None trains with the full softmax."""
     loss: LossName = "one_vs_all"
     """Loss on the candidates."""
-    dim: common.Count = 768
-    """Coordinates of embeddings and class vectors."""
-    epochs: common.Positive = 4.0
-    """Passes over the training set."""
-    batch_size: common.Count = 256
-    """Examples per step."""
-    num_sampled: common.Count = 1024
-    """Candidates that a batch shares: distinct ones, and all classes where there are no more."""
-    encoder_rate: common.NotNegative = 0.03
-    """Learning rate of the linear encoder, as a share of the class vectors'; it starts from the data, and what it
-    learns beyond that holds for the files it was trained on more than for others."""
+    dim: common.Count = 512
+    """Coordinates of embeddings and class vectors; 768 for python-stdlib, whose own settings replace these defaults."""
+    epochs: common.Positive = 6.0
+    """Passes over the training set; 4 for python-stdlib."""
+    batch_size: common.Count = 128
+    """Examples per step; 256 for python-stdlib."""
+    num_sampled: common.Count = 2048
+    """Candidates that a batch shares: distinct ones, and all classes where there are no more; 1024 for
+    python-stdlib."""
     split: Literal["validation", "test"] = "test"
     """What is measured on: the test set, or, to choose settings, a tenth of the training set that is left out."""
     seeds: common.Count = 1
@@ -75,12 +73,22 @@ class Train(Setting):
     keep: common.Count = 3
     """Checkpoints kept."""
     QUICK: ClassVar = QUICK
-    LINEAR_RATE: ClassVar = 0.2
+    LINEAR_RATE: ClassVar = 0.1
+    # Chosen with whole files held out: what the encoder learns beyond its start holds for other files less.
+    OF_STDLIB: ClassVar = {
+        "encoder_rate": 0.03, "learning_rate": 0.2, "dim": 768, "epochs": 4.0, "batch_size": 256, "num_sampled": 1024,
+    }  # fmt: skip
 
     def load(self) -> data.Dataset:
         """The data set, its test examples those that are measured on."""
         dataset = super().load()
         return dataset if self.split == "test" else without_validation(dataset)
+
+    def ready(self) -> "Train":
+        """See ``Settings``; what is not given is that of python-stdlib where it is trained on."""
+        settings = super().ready()
+        of_stdlib = self.dataset == STDLIB and self.encoder == "linear"
+        return settings.unless_given(self.OF_STDLIB) if of_stdlib else settings
 
     def pair_of(self, num_classes: int) -> tuple[Sampler | None, Any]:
         """Sampler and loss. Candidates are distinct; they are all classes where there are no more than would be drawn.
@@ -132,7 +140,7 @@ class Run(NamedTuple):
         """What all parts of the run share."""
         values = dataclasses.asdict(self.settings)
         kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
-        if self.settings.encoder_rate == _BEFORE["encoder_rate"]:
+        if kept["encoder_rate"] == _BEFORE["encoder_rate"]:
             del kept["encoder_rate"]
         # With the linear encoder the rate falls to 0 at the last step.
         return kept if self.settings.encoder == "relu" else {**kept, "num_steps": self.training.num_steps}

@@ -62,9 +62,9 @@ class LinkMethod(NamedTuple):
 
     def of(self, settings: "LinksSettings") -> "LinksSettings":
         """The settings to train with: those that were given stay."""
-        found = _unless_given(settings, self.defaults)
+        found = settings.unless_given(self.defaults)
         if settings.dataset == _STDLIB:
-            found = _unless_given(found, _OF_STDLIB)
+            found = found.unless_given(_OF_STDLIB)
         return dataclasses.replace(found, loss=None) if self.full else found
 
 
@@ -139,12 +139,6 @@ class LinksSettings(common.Settings):
         self.expect(self.batch_size % 2 == 0, "an even number, two questions for each triple,", "batch_size")
         for name in ("dropout", "smoothing"):
             self.expect(getattr(self, name) < 1, f"a {name} below 1", name)
-
-
-def _unless_given(settings: LinksSettings, changes: Mapping[str, Any]) -> LinksSettings:
-    usual = {field.name: field.default for field in dataclasses.fields(settings)}
-    unset = {name: value for name, value in changes.items() if getattr(settings, name) == usual[name]}
-    return dataclasses.replace(settings, **unset)
 
 
 @dataclasses.dataclass(frozen=True)
