@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from candax.experiments.race_tasks import QUALITY, TASKS, TaskName, Trained, settings_of, trained_by
+from candax.experiments.race_peers import PeerName
+from candax.experiments.race_tasks import QUALITY, TASKS, Contender, TaskName, Trained, settings_of, trained_by
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 
@@ -44,6 +45,8 @@ class Race(common.Settings):
     """Losses of the contenders."""
     all_classes: bool = False
     """Adds each of the losses over all classes, without a sampler, where that is not the full softmax."""
+    peers: tuple[PeerName, ...] = ()
+    """Adds other output layers, which draw no candidates, where the task is extreme or language."""
     num_sampled: common.Count | None = None
     """Candidates that a batch shares; by default the recipe's."""
     epochs: common.Positive | None = None
@@ -62,6 +65,8 @@ class Race(common.Settings):
         """See ``Settings``."""
         super().check()
         self.expect(bool(self.rates), "one rate or more", "rates")
+        able = [name for name, task in TASKS.items() if task.peers is not None]
+        self.expect(not self.peers or self.task in able, f"--task {' or '.join(able)} with --peers", "task", "peers")
 
     def recipe(self, **changes: Any) -> Any:
         """The settings of the recipe."""
@@ -74,15 +79,20 @@ def race(settings: Race) -> common.Study:
     """Runs the race; a row for each contender, the full softmax first."""
     task, number = TASKS[settings.task], settings.recipe().num_sampled
     loaded = functools.cache(lambda split: task.load(settings.recipe(split=split)))
-    pairs: dict[str, tuple[SamplerName | None, LossName | None]] = {_FULL: (None, None)}
+    contenders = {_FULL: Contender()}
     if settings.all_classes:
-        pairs |= {f"all classes, {loss}": (None, loss) for loss in settings.losses if loss not in _OF_SOFTMAX}
-    pairs |= {f"{sampler}, {loss}": (sampler, loss) for loss in settings.losses for sampler in settings.samplers}
+        contenders |= {
+            f"all classes, {loss}": Contender(loss=loss) for loss in settings.losses if loss not in _OF_SOFTMAX
+        }
+    contenders |= {peer: Contender(peer=peer) for peer in settings.peers}
+    contenders |= {
+        f"{sampler}, {loss}": Contender(sampler, loss) for loss in settings.losses for sampler in settings.samplers
+    }
     methods = []
-    for name, pair in pairs.items():
-        tried = functools.cache(functools.partial(_tried, settings, loaded, *pair))
+    for name, contender in contenders.items():
+        tried = functools.cache(functools.partial(_tried, settings, loaded, contender))
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            run = functools.partial(_run, settings, loaded, *pair, tried, name, seed)
+            run = functools.partial(_run, settings, loaded, contender, tried, name, seed)
             methods.append(common.Method({"method": name, "seed": seed}, run))
     percent = f"{100 * settings.nearly:g} %"
     return common.Study(
@@ -106,6 +116,7 @@ def race(settings: Race) -> common.Study:
                 {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": task.heading},
             ),
         ),
+        may_change=("samplers", "losses", "all_classes", "peers", "seeds"),
         caption=f"share: of the full softmax's seconds to {percent} of its best",
     )
 
@@ -113,8 +124,7 @@ def race(settings: Race) -> common.Study:
 def _trained(
     settings: Race,
     loaded: Callable[[str], Any],
-    sampler: SamplerName | None,
-    loss: LossName | None,
+    contender: Contender,
     *,
     split: str,
     rate: float,
@@ -123,21 +133,17 @@ def _trained(
 ) -> Trained:
     usual = settings.recipe(split=split)
     changes = {"learning_rate": rate * TASKS[settings.task].rate(usual), "epochs": share * usual.epochs}
-    return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), sampler, loss, seed)
+    return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), contender, seed)
 
 
-def _tried(
-    settings: Race, loaded: Callable[[str], Any], sampler: SamplerName | None, loss: LossName | None
-) -> dict[float, float]:
+def _tried(settings: Race, loaded: Callable[[str], Any], contender: Contender) -> dict[float, float]:
     """The quality on validation data after a trial of each rate; the only rate needs none."""
     if len(settings.rates) == 1:
         return {settings.rates[0]: 0.0}
     found = {}
     for rate in settings.rates:
         share, seed = settings.trial, settings.seed
-        training, pair = _trained(
-            settings, loaded, sampler, loss, split="validation", rate=rate, share=share, seed=seed
-        )
+        training, pair = _trained(settings, loaded, contender, split="validation", rate=rate, share=share, seed=seed)
         try:
             found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", on_the_way=None)(None)[QUALITY]
         except FloatingPointError:
@@ -148,8 +154,7 @@ def _tried(
 def _run(
     settings: Race,
     loaded: Callable[[str], Any],
-    sampler: SamplerName | None,
-    loss: LossName | None,
+    contender: Contender,
     tried: Callable[[], dict[float, float]],
     name: str,
     seed: int,
@@ -157,7 +162,7 @@ def _run(
 ) -> dict[str, Any]:
     trials = tried()
     rate = max(trials, key=lambda of: trials[of])
-    training, pair = _trained(settings, loaded, sampler, loss, split="test", rate=rate, share=1.0, seed=seed)
+    training, pair = _trained(settings, loaded, contender, split="test", rate=rate, share=1.0, seed=seed)
     figures = training.by(pair[0], pair[1], name, measured_at=common.MEASURED_AT)(folder)
     return {
         **figures,

@@ -2,22 +2,32 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from candax import losses
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import candax as cx
+from candax import data, losses
 from candax.base import Sampler
+from candax.experiments import race_peers
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, LossName, SamplerName
 from candax.recipes.extreme.train import Train
 from candax.recipes.language import command as language
 from candax.recipes.links import command as links
 from candax.recipes.sequences import command as sequences
+from candax.training import embed
 
 TaskName: TypeAlias = Literal["extreme", "sequences", "links", "language"]
 Pair: TypeAlias = tuple[Sampler | None, Callable[..., Any]]
 Trained: TypeAlias = tuple[common.Training, Pair]
 QUALITY = "quality"
+# Examples whose probabilities of all classes are held at once.
+_AT_ONCE = 256
 
 
 class Task(NamedTuple):
@@ -30,6 +40,7 @@ class Task(NamedTuple):
         load: loads what is trained on and measured, from settings.
         training: from settings, what was loaded and the seed.
         rate: the learning rate of the settings, or of the recipe where they have none.
+        peers: makes of a training one that is measured with an output layer of ``race_peers``, where it can be.
     """
 
     settings: Any
@@ -38,6 +49,21 @@ class Task(NamedTuple):
     load: Callable[[Any], Any]
     training: Callable[[Any, Any, int], Trained]
     rate: Callable[[Any], float] = lambda settings: float(settings.learning_rate)
+    peers: Callable[[Any, common.Training], common.Training] | None = None
+
+
+class Contender(NamedTuple):
+    """What takes part: the full softmax if there is none of the three.
+
+    Attributes:
+        sampler: by its name; None: over all classes.
+        loss: by its name; None: the full softmax.
+        peer: an output layer in place of the recipe's, with neither sampler nor loss.
+    """
+
+    sampler: SamplerName | None = None
+    loss: LossName | None = None
+    peer: race_peers.PeerName | None = None
 
 
 def _extreme(settings: Train, dataset: Any, seed: int) -> Trained:
@@ -63,6 +89,7 @@ TASKS: dict[TaskName, Task] = {
         lambda settings: settings.load(),
         _extreme,
         lambda settings: settings.learning_rate or settings.LINEAR_RATE,
+        peers=lambda dataset, training: _precision(dataset, training),
     ),
     "sequences": Task(
         sequences.SequencesSettings(),
@@ -79,6 +106,7 @@ TASKS: dict[TaskName, Task] = {
         lambda figures: 1 / next(figures[name] for name in ("test", "validation", "perplexity") if name in figures),
         language.text_of,
         language.training_of,
+        peers=lambda text, training: training,
     ),
 }
 
@@ -90,20 +118,17 @@ def settings_of(task: TaskName, quick: bool, **changes: Any) -> Any:
     return dataclasses.replace(settings, quick=quick, **given).ready()
 
 
-def trained_by(
-    task: TaskName, settings: Any, loaded: Any, sampler: SamplerName | None, loss: LossName | None, seed: int
-) -> Trained:
-    """How the recipe's model is trained by a sampler and a loss, and measured as ``quality``.
+def trained_by(task: TaskName, settings: Any, loaded: Any, contender: Contender, seed: int) -> Trained:
+    """How the recipe's model is trained by a contender, and measured as ``quality``.
 
     Args:
         task: the recipe.
         settings: of the recipe.
         loaded: what its ``load`` gave.
-        sampler: by its name; None: over all classes.
-        loss: by its name; None: the full softmax.
+        contender: what is trained with.
         seed: of everything that is drawn.
     """
-    of = TASKS[task]
+    of, sampler, loss = TASKS[task], contender.sampler, contender.loss
     if sampler is None:
         # Of "extreme" the sampler says that there is none, of the others the loss.
         changes: dict[str, Any] = {"sampler": None} if task == "extreme" else {"loss": None}
@@ -112,6 +137,9 @@ def trained_by(
     training, pair = of.training(dataclasses.replace(settings, **changes), loaded, seed)
     if sampler is None and loss is not None:
         pair = None, losses.over_all_classes(LOSSES[loss])
+    if contender.peer is not None:
+        assert of.peers is not None
+        training = of.peers(loaded, _behind(training, race_peers.PEERS[contender.peer], seed))
     on_the_way = training.on_the_way
     assert on_the_way is not None
 
@@ -124,3 +152,43 @@ def trained_by(
         on_the_way=functools.partial(measured, on_the_way),
     )
     return training, pair
+
+
+def _behind(training: common.Training, peer: Callable[[race_peers.Start], nnx.Module], seed: int) -> common.Training:
+    """The same training with another output layer."""
+    batches, number = training.batches, training.num_steps
+
+    def labels() -> Iterator[np.ndarray]:
+        for step in range(number):
+            yield np.asarray(race_peers.label_sets(batches[divmod(step, batches.batches_per_epoch)]))
+
+    def make(sampler: Sampler | None, loss: Any) -> tuple[race_peers.Behind, cx.Optimizer]:
+        model, optimizer = training.make(sampler, loss)
+        head, size = model.head, model.head.num_classes
+        # No class has a count of 0, whose logarithm a bias starts from.
+        counts = np.asarray(head.counts[...], np.float64)[:size] + 0.1
+        start = race_peers.Start(np.asarray(head.vectors[...])[:size], counts, labels, seed)
+        behind = race_peers.Behind(model.encoder, peer(start))
+        return behind, cx.Optimizer(behind, optimizer.tx, clip_norm=optimizer.clip_norm, seed=seed)
+
+    return dataclasses.replace(training, make=make, loss_fn=race_peers.loss_fn)
+
+
+def _precision(dataset: data.Dataset, training: common.Training) -> common.Training:
+    """Measured by precision at 1 alone, from the probabilities of all classes."""
+
+    def measure(model: race_peers.Behind) -> dict[str, float]:
+        hits = []
+        for batch, rows in data.evaluation_batches(dataset.test, _AT_ONCE, training.batches.max_features, max_labels=1):
+            truth = dataset.test.labels[rows]
+            best = np.asarray(_best(*nnx.split(model.head), embed(model, batch)))[: truth.shape[0]]
+            labelled = np.diff(truth.indptr) > 0
+            hits.append(np.asarray(truth[np.arange(len(best)), best], np.float64).ravel()[labelled])
+        return {"p_at_1": float(np.concatenate(hits).mean())}
+
+    return dataclasses.replace(training, measure=measure, on_the_way=measure)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _best(graph: Any, arrays: Any, h: jax.Array) -> jax.Array:
+    return jnp.argmax(nnx.merge(graph, arrays).log_probs(h), axis=1)

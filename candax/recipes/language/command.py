@@ -196,10 +196,10 @@ def training_of(
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
     some = text.valid[: settings.curve_words]
 
-    def measured(model: models.Classifier, ids: np.ndarray) -> float:
+    def measured(model: Any, ids: np.ndarray) -> float:
         return perplexity(model, ids, text.end, length=length, context=context)
 
-    def measure(model: models.Classifier) -> dict[str, float]:
+    def measure(model: Any) -> dict[str, float]:
         return {part: measured(model, ids) for part, ids in _parts(settings, text).items()}
 
     trained = common.Training(

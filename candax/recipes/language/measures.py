@@ -15,6 +15,7 @@ from candax.blocks import DEFAULT_BLOCK_SIZE
 from candax.data import Corpus, sentences_in_order
 from candax.losses import full_softmax
 from candax.models import Classifier
+from candax.models.head import Head
 from candax.recipes.language.streams import StreamBatch, words_at
 from candax.training import embed
 from candax.training.trainer import Graph
@@ -24,14 +25,15 @@ _STREAMS = 32
 _WARM_UP = 4
 
 
-def perplexity(model: Classifier, ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int = 0) -> float:
+def perplexity(model: Any, ids: Int32[np.ndarray, " N"], start: int, *, length: int, context: int = 0) -> float:
     """Perplexity: exp of the mean of ``-log p(word | what was before)``, over all words.
 
     The text is read in parallel streams. Each begins some windows before the first word it predicts, so that a model
     that carries a state on has one by then.
 
     Args:
-        model: with an encoder that has ``start`` and ``read``, such as ``cx.models.LSTMLanguageModel``.
+        model: with an encoder that has ``start`` and ``read``, such as ``cx.models.LSTMLanguageModel``; its head is a
+            ``cx.Head``, or has ``nll(embeddings, labels)``, which gives ``-log p`` of each.
         ids: of the text; each is predicted, the first too.
         start: id of the word that the text is read from.
         length: words of a window.
@@ -96,10 +98,7 @@ def _losses(graph: Graph, arrays: Any, batch: StreamBatch, state: Any) -> tuple[
     fresh = batch.fresh[:, None]
     state = jnp.where(fresh, 0.0, state) if state.ndim > 1 else state
     embeddings, state = model.encoder.read(batch.words, state)
-    losses = full_softmax(
-        embeddings.reshape(-1, embeddings.shape[-1]),
-        jnp.asarray(batch.labels).reshape(-1, 1),
-        model.head.classes(),
-        block_size=DEFAULT_BLOCK_SIZE,
-    )
-    return jnp.sum(losses), state
+    told = embeddings.reshape(-1, embeddings.shape[-1]), jnp.asarray(batch.labels).reshape(-1, 1)
+    if not isinstance(model.head, Head):
+        return jnp.sum(model.head.nll(*told)), state
+    return jnp.sum(full_softmax(*told, model.head.classes(), block_size=DEFAULT_BLOCK_SIZE)), state
