@@ -1,7 +1,8 @@
-"""Commands as a user gives them, and a small data set for them to work on."""
+"""Commands as a user gives them, and small data sets for them to work on."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from candax import cli
@@ -20,6 +21,35 @@ def write_dataset(folder: Path, *, unlabelled_tests: bool = False) -> Path:
             lines.append(f"{labels} {i % 20}:1 {20 + i % 10}:0.5")
         (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def write_shop(folder: Path) -> Path:
+    """20 items in a circle: each of 150 users goes on from a start, so that the next item is known."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for user in range(150):
+        start, length = rng.integers(20), rng.integers(4, 9)
+        lines.append(" ".join(map(str, [f"u{user}", *((start + np.arange(length)) % 20)])))
+    path = folder / "shop.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_ring(folder: Path) -> Path:
+    """What follows what on a ring of 60, said in two ways; for testing, in one way only, and of one unknown entity."""
+    lines = [f"e{i}\t{how}\te{(i + 1) % 60}\n" for i in range(60) for how in ("next", "after")]
+    folder.mkdir()
+    (folder / "train.tsv").write_text("".join(line for i, line in enumerate(lines) if i % 14))
+    (folder / "test.tsv").write_text("".join(line for i, line in enumerate(lines) if not i % 14) + "e1\tnext\tnew\n")
+    (folder / "valid.tsv").write_text(lines[14])
+    return folder
+
+
+def write_words(folder: Path) -> Path:
+    """600 lines of text, of which most words follow from those before."""
+    path = folder / "text.txt"
+    path.write_text("\n".join(f"line {number % 7} of {number % 5} and {number}" for number in range(600)))
+    return path
 
 
 def run(*args):

@@ -9,7 +9,7 @@ import pytest
 import candax as cx
 from candax.experiments.race import Race, race
 from candax.experiments.race_peers import MACH, PEERS, Start, huffman
-from tests.commands import fails, write_dataset
+from tests.commands import fails, write_dataset, write_words
 
 C, DIM = 40, 16
 
@@ -84,11 +84,7 @@ def test_huffman_s_mean_way_is_the_shortest():
 
 @pytest.mark.parametrize("task", ["extreme", "language"])
 def test_they_take_part_in_the_race(task, tmp_path):
-    if task == "extreme":
-        dataset = write_dataset(tmp_path / "data")
-    else:
-        dataset = tmp_path / "text.txt"
-        dataset.write_text("\n".join(f"line {number % 7} of {number % 5} and {number}" for number in range(600)))
+    dataset = write_dataset(tmp_path / "data") if task == "extreme" else write_words(tmp_path)
     rows = race(Race(task=task, dataset=str(dataset), quick=True, samplers=(), peers=tuple(PEERS), out=tmp_path))
     assert [row["method"] for row in rows] == ["full_softmax", *PEERS]
     assert all(row["best"] > 0 for row in rows)

@@ -15,7 +15,7 @@ from candax.ranks import streaming_ranks
 from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.links import baselines, building, metrics, training
 from candax.recipes.links.command import METHODS, LinksSettings
-from tests.commands import fails, run
+from tests.commands import fails, run, write_ring
 
 NUM, DIM, BATCH = 300, 6, 7
 
@@ -187,14 +187,7 @@ def test_what_needs_no_training_by_hand():
 
 @pytest.fixture
 def ring(tmp_path):
-    """What follows what on a ring of 60, said in two ways; for testing, in one way only, and of one unknown entity."""
-    lines = [f"e{i}\t{how}\te{(i + 1) % 60}\n" for i in range(60) for how in ("next", "after")]
-    folder = tmp_path / "ring"
-    folder.mkdir()
-    (folder / "train.tsv").write_text("".join(line for i, line in enumerate(lines) if i % 14))
-    (folder / "test.tsv").write_text("".join(line for i, line in enumerate(lines) if not i % 14) + "e1\tnext\tnew\n")
-    (folder / "valid.tsv").write_text(lines[14])
-    return folder
+    return write_ring(tmp_path / "ring")
 
 
 SMALL = ("--num-sampled", 16, "--batch-size", 32, "--dim", 16, "--epochs", 60, "--regularisation", 0.01)

@@ -13,6 +13,7 @@ from flax import nnx
 import candax as cx
 from candax.cli import main
 from candax.recipes.sequences import building, command, files, neighbours, next_item, packing, scoring
+from tests.commands import write_shop
 
 
 def write(folder, text, name="shop.txt"):
@@ -23,13 +24,7 @@ def write(folder, text, name="shop.txt"):
 
 @pytest.fixture
 def shop(tmp_path):
-    """20 items in a circle: each user goes on from a start, so that the next item is known."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for user in range(150):
-        start, length = rng.integers(20), rng.integers(4, 9)
-        lines.append(" ".join(map(str, [f"u{user}", *((start + np.arange(length)) % 20)])))
-    return write(tmp_path, "\n".join(lines) + "\n")
+    return str(write_shop(tmp_path))
 
 
 def test_all_forms_of_files_say_the_same(tmp_path):
