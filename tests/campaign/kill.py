@@ -21,9 +21,15 @@ _context.set_forkserver_preload(["tests.campaign.runs"])
 
 def start(kind: str, folder: Path, *how: Any) -> "multiprocessing.context.ForkServerProcess":
     """A process that runs, see ``runs.run`` for how."""
-    process = _context.Process(target=run, args=(kind, str(folder), *how))
+    process = _context.Process(target=run, args=(_compiled().name, kind, str(folder), *how))
     process.start()
     return process
+
+
+@functools.cache
+def _compiled() -> "tempfile.TemporaryDirectory[str]":
+    """A folder of this process', which is removed at its end."""
+    return tempfile.TemporaryDirectory()
 
 
 @functools.cache

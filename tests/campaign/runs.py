@@ -34,6 +34,7 @@ LOG = "log.txt"
 ERROR = "error.json"
 # So long a step takes at least, so that a kill may come between any two.
 STEP_SECONDS = 0.03
+_QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def fitted(make: Callable[[], Any], folder: Path, batches: Any, read: bool = True) -> dict[str, np.ndarray]:
@@ -248,10 +249,13 @@ class Place(NamedTuple):
     port: int = 0
 
 
-def run(name: str, folder: str, place: Place | None = None, fault: Callable[[], Any] = tuple) -> None:
+def run(
+    compiled: str | None, name: str, folder: str, place: Place | None = None, fault: Callable[[], Any] = tuple
+) -> None:
     """Runs one to its end, which it writes into the folder.
 
     Args:
+        compiled: folder in which runs without a fault keep what they have compiled.
         name: of the run.
         folder: of the run.
         place: None: as many devices as the run is about.
@@ -259,7 +263,12 @@ def run(name: str, folder: str, place: Place | None = None, fault: Callable[[], 
     """
     place = place or Place(8 if name == "eight devices" else 1)
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={place.devices}"
+    os.environ["XLA_FLAGS"] = f"{_QUICKLY_COMPILED} --xla_force_host_platform_device_count={place.devices}"
+    if fault is tuple:
+        # The same run is started many times.
+        jax.config.update("jax_compilation_cache_dir", compiled)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     if place.processes > 1:
         address = f"127.0.0.1:{place.port}"
         os.environ |= {COORDINATOR: address, NUMBER: str(place.processes), INDEX: str(place.index)}
