@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -223,7 +224,9 @@ def _cli(settings: Any, program: str, args: list[str]) -> Any:
             if os.environ.get("NO_COLOR"):  # tyro asks only whether standard output is a terminal
                 stack.enter_context(contextlib.redirect_stdout(help_text))
             about = "Train models with huge output layers." if program == "candax" else None
-            return tyro.cli(settings, prog=program, description=about, args=args)
+            parse = functools.partial(tyro.cli, settings, prog=program, description=about, args=args)
+            found = parse()
+            return found.parsed(lambda defaults: parse(default=defaults)) if hasattr(found, "parsed") else found
     except SystemExit as end:
         print(help_text.getvalue(), end="")
         if end.code in (0, None):

@@ -115,7 +115,7 @@ def settings_of(task: TaskName, quick: bool, **changes: Any) -> Any:
     """The recipe's settings with changes; values of None are the recipe's own."""
     settings = TASKS[task].settings
     given = {name: value for name, value in changes.items() if value is not None}
-    return dataclasses.replace(settings, quick=quick, **given).ready()
+    return type(settings)(quick=quick, **given).ready()
 
 
 def trained_by(task: TaskName, settings: Any, loaded: Any, contender: Contender, seed: int) -> Trained:

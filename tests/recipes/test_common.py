@@ -15,6 +15,7 @@ from flax import nnx
 from rich.console import Console
 
 import candax as cx
+from candax import cli
 from candax.recipes import common
 from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
 
@@ -52,6 +53,22 @@ def test_quick_sizes_take_the_place_of_defaults_alone():
     assert Mine().ready() == Mine(out=Path("runs/test_common"))  # by the name of its module, where no folder is given
     quick = Mine(quick=True, num_classes=50).ready()
     assert (quick.num_classes, quick.sizes) == (50, (1,))
+    default = Mine().num_classes
+    assert Mine(quick=True, num_classes=default).ready().num_classes == default
+    assert quick.ready() == quick
+
+
+def test_what_a_command_line_gives_stays_even_if_it_is_the_default():
+    def settings(*args):
+        return cli._parse(["train", *args])[1].ready()
+
+    usual = settings()
+    assert (usual.dim, usual.learning_rate, usual.epochs) == (768, 0.2, 4)
+    given = settings("--dim", "512", "--epochs", "6")
+    assert (given.dim, given.epochs, given.learning_rate) == (512, 6, 0.2)
+    assert settings("--dim", "768", "--quick").dim == 768
+    assert settings("--quick").dim == settings("--quick", "--dataset", "folder").dim == 16
+    assert settings("--dataset", "folder").dim == settings("--encoder", "relu").dim == 512
 
 
 COLUMNS = (

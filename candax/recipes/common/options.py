@@ -1,6 +1,5 @@
 """Options of an interface in Python: some of the settings of a command, by their names."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
@@ -39,6 +38,6 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
         if not fits(value, hints[name]):
             raise ValueError(f"expected {name} to be {named(hints[name])}, got {described(value)}.")
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
-    settings = dataclasses.replace(kind(), **values)
+    settings = kind(**values)
     settings.check()
     return settings

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -60,6 +60,8 @@ class Settings:
     """Folder for results.json and the picture; by default one in runs/ with the study's name."""
 
     QUICK: ClassVar[Mapping[str, Any]] = {}
+    # Other values that settings may have where they are not given, for some data or some methods.
+    UNLESS_GIVEN: ClassVar[Sequence[Mapping[str, Any]]] = ()
     # Names of the settings that a model and its training depend on, where models are saved.
     OPTIONS: ClassVar[Sequence[str]] = ()
 
@@ -73,23 +75,57 @@ class Settings:
         """The name of the study's module."""
         return type(self).__module__.rpartition(".")[2]
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Notes which settings are given: the others may get other values than their defaults."""
+        made = super().__new__(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        object.__setattr__(made, "_given", frozenset((*names[: len(args)], *kwargs)))
+        return made
+
     def ready(self: S) -> S:
-        """The settings to run with: with the quick sizes where they are asked for, and checked.
+        """The settings to run with: those that are not given as is ``usual``, and all checked.
 
         Raises:
             ValueError: for settings out of range.
         """
-        settings = self.unless_given(self.QUICK) if self.quick else self
-        if settings.out == Path("runs"):
-            settings = settings.unless_given({"out": settings.out / settings.name})
+        settings = self.unless_given(self.usual())
         settings.check()
         return settings
 
+    def usual(self) -> dict[str, Any]:
+        """The values of settings that are not given, where they depend on others."""
+        of_study = {"out": Path("runs") / self.name} if self.out == Path("runs") else {}
+        return of_study | dict(self.QUICK if self.quick else {})
+
     def unless_given(self: S, values: Mapping[str, Any]) -> S:
-        """The settings with other values for those that are at their defaults."""
+        """The settings with other values for those that are not given."""
+        given: frozenset[str] = vars(self)["_given"]
+        found = dataclasses.replace(self, **{name: value for name, value in values.items() if name not in given})
+        object.__setattr__(found, "_given", given)
+        return found
+
+    def parsed(self: S, parse: Callable[[S], S]) -> S:
+        """The settings of a command line, which is to be parsed once more to see which of them it gives.
+
+        Args:
+            parse: parses it again, with other defaults.
+        """
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        unset = {name: value for name, value in values.items() if getattr(self, name) == defaults[name]}
-        return dataclasses.replace(self, **unset)
+        elsewhere = {"out": Path("runs") / "elsewhere"}
+        others = {
+            name: value
+            for values in (*self.UNLESS_GIVEN, self.QUICK, elsewhere)
+            for name, value in values.items()
+            if value != defaults[name]
+        }
+        again = parse(type(self)(**others))
+        unset = {
+            name
+            for name, value in others.items()
+            if getattr(self, name) == defaults[name] and getattr(again, name) == value
+        }
+        object.__setattr__(self, "_given", frozenset(defaults) - unset)
+        return self
 
     def check(self) -> None:
         """Raises ValueError for settings out of range; subclasses add conditions on several settings together."""

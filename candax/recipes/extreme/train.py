@@ -78,17 +78,17 @@ class Train(Setting):
     OF_STDLIB: ClassVar = {
         "encoder_rate": 0.03, "learning_rate": 0.2, "dim": 768, "epochs": 4.0, "batch_size": 256, "num_sampled": 1024,
     }  # fmt: skip
+    UNLESS_GIVEN: ClassVar = (OF_STDLIB,)
 
     def load(self) -> data.Dataset:
         """The data set, its test examples those that are measured on."""
         dataset = super().load()
         return dataset if self.split == "test" else without_validation(dataset)
 
-    def ready(self) -> "Train":
-        """See ``Settings``; what is not given is that of python-stdlib where it is trained on."""
-        settings = super().ready()
+    def usual(self) -> dict[str, Any]:
+        """See ``Settings``; with python-stdlib's own values where it is trained on."""
         of_stdlib = self.dataset == STDLIB and self.encoder == "linear"
-        return settings.unless_given(self.OF_STDLIB) if of_stdlib else settings
+        return (self.OF_STDLIB if of_stdlib else {}) | super().usual()
 
     def pair_of(self, num_classes: int) -> tuple[Sampler | None, Any]:
         """Sampler and loss. Candidates are distinct; they are all classes where there are no more than would be drawn.

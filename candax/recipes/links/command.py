@@ -63,8 +63,6 @@ class LinkMethod(NamedTuple):
     def of(self, settings: "LinksSettings") -> "LinksSettings":
         """The settings to train with: those that were given stay."""
         found = settings.unless_given(self.defaults)
-        if settings.dataset == _STDLIB:
-            found = found.unless_given(_OF_STDLIB)
         return dataclasses.replace(found, loss=None) if self.full else found
 
 
@@ -127,10 +125,15 @@ class LinksSettings(common.Settings):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.02, "dim": 16, "num_sampled": 32, "batch_size": 32, "curve_questions": 100,
     }  # fmt: skip
+    UNLESS_GIVEN: ClassVar = (_OF_STDLIB, *(method.defaults for method in METHODS.values()))
     OPTIONS: ClassVar[Sequence[str]] = (
         "sampler", "loss", "num_sampled", "labels_too", "smoothing", "regulariser", "regularisation", "dropout", "dim",
         "scale", "batch_size", "epochs", "learning_rate", "seed",
     )  # fmt: skip
+
+    def usual(self) -> dict[str, Any]:
+        """See ``Settings``; with python-stdlib's own values where it is trained on."""
+        return (_OF_STDLIB if self.dataset == _STDLIB else {}) | super().usual()
 
     def check(self) -> None:
         """See ``Settings``."""
