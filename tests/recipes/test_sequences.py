@@ -152,7 +152,8 @@ def test_sasrec_s_cross_entropy_has_one_negative_for_each_place_and_quick_runs_a
     settings = command.SequencesSettings(quick=True).ready()
     chosen = next_item.with_changes(settings, command.METHODS["sasrec_bce"])
     assert (chosen.epochs, chosen.dim, chosen.num_blocks) == (settings.epochs, settings.dim, 2)
-    assert next_item.with_changes(command.SequencesSettings(), command.METHODS["sasrec_bce"]).epochs == 200
+    given = next_item.with_changes(command.SequencesSettings(dim=128, loss="css"), command.METHODS["sasrec_bce"])
+    assert (given.epochs, given.dim, given.loss) == (200, 128, "negative_sampling")
     _, loss = building.pair_of(chosen)
     true, sampled = jnp.ones((1, 1), bool), jnp.ones((1, 32), bool)
     zeros = jnp.zeros((1, 32))

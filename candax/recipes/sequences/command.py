@@ -81,6 +81,7 @@ class SequencesSettings(next_item.NextItemSettings):
     out: common.Out = Path("runs/sequences")
     """Folder for results.json, sequences.png and the models."""
     SHARES: ClassVar[Sequence[str]] = (*next_item.NextItemSettings.SHARES, "attention_dropout")
+    UNLESS_GIVEN: ClassVar = tuple(METHODS.values())
     OPTIONS: ClassVar[Sequence[str]] = (
         "sampler", "loss", "num_sampled", "power", "smoothing", "kind", "num_blocks", "num_heads", "dim",
         "item_dropout", "dropout", "attention_dropout", "length", "num_rows", "epochs", "learning_rate", "decay",

@@ -22,6 +22,9 @@ from candax.training import averaged_model
 # Settings that choose rows of the table, and on which no model depends.
 CHOOSE = ("methods", "seeds")
 
+# Settings by which methods differ; others may be given for all methods together.
+_OF_METHODS = ("sampler", "loss", "kind", "hard", "recency")
+
 
 @dataclasses.dataclass(frozen=True)
 class NextItemSettings(common.Settings):
@@ -98,9 +101,15 @@ def rows_of(
 
 
 def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
-    """The settings of a method, whose changes leave the sizes of ``--quick`` alone."""
+    """The settings of a method.
+
+    What makes it this method is as it says. Its other values are for settings that are not given; they leave the sizes
+    of ``--quick`` alone.
+    """
+    own = {name: value for name, value in changes.items() if name in _OF_METHODS}
     sizes = settings.QUICK if settings.quick else {}
-    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if name not in sizes})
+    others = {name: value for name, value in changes.items() if name not in own and name not in sizes}
+    return dataclasses.replace(settings.unless_given(others), **own)
 
 
 def run(
