@@ -43,6 +43,8 @@ METHODS: dict[MethodName, dict[str, Any]] = {
     "transformer": {"model": "transformer"},
     "transformer_full_softmax": {"model": "transformer", "loss": None},
 }
+# A transformer's weights do not stand the LSTM's rate.
+_OF_TRANSFORMER = {"learning_rate": 3e-3}
 # Settings that choose rows of the table, and on which no model depends.
 _CHOOSE = ("methods", "seeds", "split")
 
@@ -88,8 +90,9 @@ class LanguageSettings(common.Settings):
     """Words of each stream that a step predicts; gradients do not reach further back."""
     epochs: common.Positive = 6.0
     """Passes over the text."""
-    learning_rate: common.Positive = 3e-3
-    """Learning rate of Adam after a warm-up; it then falls linearly to 0."""
+    learning_rate: common.Positive = 0.012
+    """Learning rate of Adam after a warm-up; it then falls linearly to 0. Of the transformer it is 0.003 unless
+    given."""
     seeds: common.Count = 1
     """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     curve_words: common.Count = 50_000
@@ -101,6 +104,7 @@ class LanguageSettings(common.Settings):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "epochs": 0.005, "dim": 16, "num_sampled": 64, "num_streams": 8, "length": 16, "curve_words": 2000,
     }  # fmt: skip
+    UNLESS_GIVEN: ClassVar = (_OF_TRANSFORMER,)
     OPTIONS: ClassVar[Sequence[str]] = (
         "model", "dim", "num_layers", "num_heads", "context", "num_streams", "length", "pairs",
     )  # fmt: skip
@@ -112,6 +116,10 @@ class LanguageSettings(common.Settings):
         self.expect(self.pairs == 0 or self.pairs >= 100, "0 or 100 classes of pairs or more", "pairs")
         self.expect(self.dropout < 1, "a dropout below 1", "dropout")
         self.expect(self.dim % self.num_heads == 0, "as many coordinates as the heads divide", "dim")
+
+    def usual(self) -> dict[str, Any]:
+        """See ``Settings``."""
+        return (_OF_TRANSFORMER if self.model == "transformer" else {}) | super().usual()
 
     @property
     def read_again(self) -> int:
@@ -132,7 +140,7 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         "Kneser-Ney trigrams": functools.partial(_kneser_ney, settings, text, 3),
     }
     trained = functools.partial(_trained, text)
-    methods = comparing.rows_of(settings, simple, lambda name: dataclasses.replace(settings, **METHODS[name]), trained)
+    methods = comparing.rows_of(settings, simple, functools.partial(_of_method, settings), trained)
     title = (
         f"{text.name}: {text.num_words:,} words; {len(text.train):,} words of text to train, "
         f"{len(text.valid):,} to validate, {len(text.test):,} to test"
@@ -163,6 +171,12 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         results=functools.partial(_results, settings, text),
     )
     return common.run(study, settings)
+
+
+def _of_method(settings: LanguageSettings, name: MethodName) -> LanguageSettings:
+    if METHODS[name].get("model") == "transformer":
+        settings = settings.unless_given(_OF_TRANSFORMER)
+    return dataclasses.replace(settings, **METHODS[name])
 
 
 def text_of(settings: LanguageSettings) -> Text:
