@@ -88,7 +88,7 @@ class Settings:
         Raises:
             ValueError: for settings out of range.
         """
-        settings = self.unless_given(self.usual())
+        settings = self._but(self.usual())
         settings.check()
         return settings
 
@@ -98,7 +98,11 @@ class Settings:
         return of_study | dict(self.QUICK if self.quick else {})
 
     def unless_given(self: S, values: Mapping[str, Any]) -> S:
-        """The settings with other values for those that are not given."""
+        """The settings with other values for those that are not given; the sizes of ``--quick`` stay."""
+        sizes = self.QUICK if self.quick else {}
+        return self._but({name: value for name, value in values.items() if name not in sizes})
+
+    def _but(self: S, values: Mapping[str, Any]) -> S:
         given: frozenset[str] = vars(self)["_given"]
         found = dataclasses.replace(self, **{name: value for name, value in values.items() if name not in given})
         object.__setattr__(found, "_given", given)

@@ -103,13 +103,10 @@ def rows_of(
 def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
     """The settings of a method.
 
-    What makes it this method is as it says. Its other values are for settings that are not given; they leave the sizes
-    of ``--quick`` alone.
+    What makes it this method is as it says. Its other values are for settings that are not given.
     """
     own = {name: value for name, value in changes.items() if name in _OF_METHODS}
-    sizes = settings.QUICK if settings.quick else {}
-    others = {name: value for name, value in changes.items() if name not in own and name not in sizes}
-    return dataclasses.replace(settings.unless_given(others), **own)
+    return dataclasses.replace(settings.unless_given(changes), **own)
 
 
 def run(
