@@ -69,6 +69,7 @@ def test_what_a_command_line_gives_stays_even_if_it_is_the_default():
     assert settings("--dim", "768", "--quick").dim == 768
     assert settings("--quick").dim == settings("--quick", "--dataset", "folder").dim == 16
     assert settings("--dataset", "folder").dim == settings("--encoder", "relu").dim == 512
+    assert cli._parse(["diagnose", "run", "--quick"])[1].ready().source == Path("run")  # which must be given
 
 
 COLUMNS = (

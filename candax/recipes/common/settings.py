@@ -122,7 +122,7 @@ class Settings:
             for name, value in values.items()
             if value != defaults[name]
         }
-        again = parse(type(self)(**others))
+        again = parse(dataclasses.replace(self, **others))
         unset = {
             name
             for name, value in others.items()
