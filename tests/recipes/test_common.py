@@ -56,6 +56,7 @@ def test_quick_sizes_take_the_place_of_defaults_alone():
     default = Mine().num_classes
     assert Mine(quick=True, num_classes=default).ready().num_classes == default
     assert quick.ready() == quick
+    assert quick.unless_given({"sizes": (5,), "rate": 0.5}) == dataclasses.replace(quick, rate=0.5)
 
 
 def test_what_a_command_line_gives_stays_even_if_it_is_the_default():

@@ -69,7 +69,7 @@ class LinkMethod(NamedTuple):
 _DISTANCE = {"scale": 0.1, "regularisation": 0.0, "dropout": 0.0, "learning_rate": 0.1}
 METHODS: dict[MethodName, LinkMethod] = {
     "complex": LinkMethod(),
-    "distmult": LinkMethod("elementwise", defaults={"regularisation": 0.05, "learning_rate": 0.6, "epochs": 24.0}),
+    "distmult": LinkMethod("elementwise", defaults={"regularisation": 0.05, "learning_rate": 0.6}),
     "transe": LinkMethod("sum", distance=True, defaults=_DISTANCE),
     "rotate": LinkMethod("rotation", distance=True, defaults=_DISTANCE),
     "full_softmax": LinkMethod(full=True),
