@@ -4,6 +4,7 @@
     candax experiment race --task sequences --dataset Beauty.txt
     candax experiment race --task links --dataset FOLDER
     candax experiment race --task language --dataset FOLDER
+    candax experiment race --peers adaptive_softmax hierarchical_softmax mach            (they draw no candidates)
 
 All contenders, the full softmax among them, have the same model, data and number of steps, and the same budget of
 tuning: each learning rate of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation

@@ -74,9 +74,7 @@ class AdaptiveSoftmax(nnx.Module):
         self.projections = nnx.List([nnx.Param(jnp.eye(dim, width)) for width in self.widths[1:]])
         narrow = zip(tails, self.widths[1:], strict=True)
         self.tail_vectors = nnx.List([nnx.Param(jnp.asarray(start.vectors[ids, :width])) for ids, width in narrow])
-        self.tail_biases = nnx.List(
-            [nnx.Param(jnp.asarray(np.log(start.counts[ids]), jnp.float32)) for ids in tails]
-        )  # fmt: skip
+        self.tail_biases = nnx.List([nnx.Param(jnp.asarray(np.log(start.counts[ids]), jnp.float32)) for ids in tails])
         # The most examples of a batch that have a label in each cluster: so many are scored against it in a step.
         most = [0] * len(tails)
         for labels in start.labels():
@@ -106,8 +104,8 @@ class AdaptiveSoftmax(nnx.Module):
         clusters = sum((ranks >= end).astype(jnp.int32) for end in self.ends[:-1])
         first = jnp.where(clusters > 0, self.ends[0] + clusters - 1, ranks)
         logs = jax.nn.log_softmax(h @ self.vectors[...].T + self.biases[...])
-        found = jnp.take_along_axis(logs, jnp.maximum(first, 0), axis=1)
-        total = jnp.sum(jnp.where(labels >= 0, found, 0), axis=1)
+        total = _mean_nll(jnp.take_along_axis(logs, jnp.maximum(first, 0), axis=1), labels)
+        number_of_labels = jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
         for number, (low, high) in enumerate(self._tails()):
             if not most[number]:
                 continue
@@ -117,8 +115,9 @@ class AdaptiveSoftmax(nnx.Module):
             logs = jax.nn.log_softmax(self._tail_logits(h.at[rows].get(mode="fill", fill_value=0), number))
             places = jnp.where(own, ranks.at[rows].get(mode="fill", fill_value=low) - low, 0)
             found = jnp.sum(jnp.where(own, jnp.take_along_axis(logs, places, axis=1), 0), axis=1)
-            total = total.at[rows].add(found, mode="drop")
-        return -total / jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
+            each = found / number_of_labels.at[rows].get(mode="fill", fill_value=1)
+            total = total.at[rows].add(-each, mode="drop")
+        return total
 
     def log_probs(self, h: Float[Array, "N dim"]) -> Float[Array, "N C"]:
         """Logarithms of the probabilities of all classes."""
@@ -176,8 +175,8 @@ class HierarchicalSoftmax(nnx.Module):
     def _mean(
         self, labels: Int[Array, "N T"], ways: Int[Array, "N W"], logits: Float[Array, "N W"]
     ) -> Float[Array, " N"]:
-        total = jnp.sum(jnp.where(ways >= 0, jax.nn.log_sigmoid(logits), 0), axis=1)
-        return -total / jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
+        logs = jnp.where(ways >= 0, jax.nn.log_sigmoid(logits), 0).reshape(*labels.shape, -1)
+        return _mean_nll(jnp.sum(logs, axis=2), labels)
 
     def log_probs(self, h: Float[Array, "N dim"]) -> Float[Array, "N C"]:
         """Logarithms of the probabilities of all classes."""
@@ -215,13 +214,11 @@ class MACH(nnx.Module):
     def __call__(self, h: Float[Array, "N dim"], labels: Int[Array, "N T"]) -> Float[Array, " N"]:
         """The cross-entropy of the buckets of an example's labels, summed over the hash functions; 0 for none."""
         own = jnp.where(labels >= 0, self.buckets[...][:, labels], 0)
-        found = jnp.sum(jnp.take_along_axis(self._logs(h), own, axis=2), axis=0)
-        return -jnp.sum(jnp.where(labels >= 0, found, 0), axis=1) / jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
+        return _mean_nll(jnp.sum(jnp.take_along_axis(self._logs(h), own, axis=2), axis=0), labels)
 
     def nll(self, h: Float[Array, "N dim"], labels: Int[Array, "N T"]) -> Float[Array, " N"]:
         """The mean of ``-log p(label)`` over an example's labels, by the estimate; 0 for none."""
-        found = jnp.take_along_axis(self.log_probs(h), jnp.maximum(labels, 0), axis=1)
-        return -jnp.sum(jnp.where(labels >= 0, found, 0), axis=1) / jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
+        return _mean_nll(jnp.take_along_axis(self.log_probs(h), jnp.maximum(labels, 0), axis=1), labels)
 
     def log_probs(self, h: Float[Array, "N dim"]) -> Float[Array, "N C"]:
         """Logarithms of the estimated probabilities of all classes."""
@@ -266,6 +263,11 @@ def loss_fn(model: Behind, batch: Any) -> tuple[Array, dict[str, Array]]:
     labels = label_sets(batch)
     weight = jnp.sum(jnp.any(labels >= 0, axis=1).astype(h.dtype))
     return jnp.sum(model.head(h.reshape(len(labels), -1), labels)) / jnp.maximum(weight, 1), {"weight": weight}
+
+
+def _mean_nll(logs: Float[Array, "N T"], labels: Int[Array, "N T"]) -> Float[Array, " N"]:
+    """The negative mean of what belongs to labels; 0 for none."""
+    return -jnp.sum(jnp.where(labels >= 0, logs, 0), axis=1) / jnp.maximum(jnp.sum(labels >= 0, axis=1), 1)
 
 
 def label_sets(batch: Any) -> Any:

@@ -43,6 +43,15 @@ def test_probabilities_sum_to_1_and_the_loss_is_that_of_the_labels(name, problem
 
 
 @pytest.mark.parametrize("name", PEERS)
+def test_other_examples_than_those_of_training_are_measured_exactly(name, problem):
+    start, h, _ = problem
+    rarest = np.argsort(start.counts, kind="stable")[:8].astype(np.int32)
+    peer = PEERS[name](start._replace(labels=lambda: [np.argmax(start.counts).reshape(1, 1)]))
+    expected = -jnp.take_along_axis(peer.log_probs(h), rarest[:, None], axis=1)[:, 0]
+    np.testing.assert_allclose(peer.nll(h, jnp.asarray(rarest[:, None])), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", PEERS)
 def test_at_zero_the_probabilities_are_the_frequencies(name, problem):
     start, h, _ = problem
     logs = PEERS[name](start).log_probs(jnp.zeros_like(h))

@@ -44,7 +44,7 @@ METHODS: dict[MethodName, dict[str, Any]] = {
     "transformer": {"model": "transformer"},
     "transformer_full_softmax": {"model": "transformer", "loss": None},
 }
-# A transformer's weights do not stand the LSTM's rate.
+# The LSTM's rate was chosen for the LSTM alone; the transformer's was not tuned.
 _OF_TRANSFORMER = {"learning_rate": 3e-3}
 # Settings that choose rows of the table, and on which no model depends.
 _CHOOSE = ("methods", "seeds", "split")
