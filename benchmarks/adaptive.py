@@ -56,6 +56,9 @@ METHODS: dict[str, Callable[[int], cx.Sampler]] = {
         _s.ivf_bq(number // 2, num_centers=128, hm_num=2500, num_kept=max(250, number // 2)),
         _s.unigram(number // 2, smoothing=1.0),
     ),
+    "buckets and unigram, shared": lambda number: _s.with_tail(
+        _s.buckets(_s.exact_index(), number // 32), _s.unigram(number // 2, smoothing=1.0)
+    ),
     "resampled unigram": lambda number: _s.resampled(_s.unigram(8 * number, smoothing=1.0), number),
 }
 COLUMNS = {

@@ -34,6 +34,7 @@ SAMPLERS = {
     "ivf_bq": samplers.ivf_bq(8, num_centers=2, hm_num=SAMPLED),
     "knn_label": samplers.knn_label(4),
     "hashing_forest": samplers.hashing_forest(8, num_trees=2, leaf_size=4),
+    "buckets": samplers.buckets(samplers.exact_index(), 4, num_directions=2),
     "with_tail": samplers.with_tail(samplers.top_k(4), samplers.uniform(SAMPLED)),
     "mixture": samplers.mixture([samplers.uniform(4), samplers.log_uniform(SAMPLED, ids_ranked=True)]),
 }

@@ -35,6 +35,7 @@ COUNTS = {
     "kernel": cx.samplers.kernel,
     "midx": cx.samplers.midx,
     "top_k": cx.samplers.top_k,
+    "buckets": partial(cx.samplers.buckets, cx.samplers.exact_index()),
     "hashing_forest": cx.samplers.hashing_forest,
     "knn_label": cx.samplers.knn_label,
     "lsh_top_k": LSH,

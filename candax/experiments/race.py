@@ -1,6 +1,7 @@
 """The race: how soon each sampler and loss brings a recipe's model to nearly the full softmax's quality.
 
     candax experiment race                                             (extreme classification, python-stdlib)
+    candax experiment race --dataset acl-authors --tf-idf
     candax experiment race --task sequences --dataset Beauty.txt
     candax experiment race --task links --dataset FOLDER
     candax experiment race --task language --dataset FOLDER
@@ -48,6 +49,8 @@ class Race(common.Settings):
     """Adds each of the losses over all classes, without a sampler, where that is not the full softmax."""
     peers: tuple[PeerName, ...] = ()
     """Adds other output layers, which draw no candidates, where the task is extreme or language."""
+    tf_idf: bool = False
+    """As in `candax train`, where the task is extreme."""
     num_sampled: common.Count | None = None
     """Candidates that a batch shares; by default the recipe's."""
     epochs: common.Positive | None = None
@@ -68,10 +71,12 @@ class Race(common.Settings):
         self.expect(bool(self.rates), "one rate or more", "rates")
         able = [name for name, task in TASKS.items() if task.peers is not None]
         self.expect(not self.peers or self.task in able, f"--task {' or '.join(able)} with --peers", "task", "peers")
+        self.expect(not self.tf_idf or self.task == "extreme", "--task extreme with --tf-idf", "task", "tf_idf")
 
     def recipe(self, **changes: Any) -> Any:
         """The settings of the recipe."""
-        given = {"dataset": self.dataset, "num_sampled": self.num_sampled, "epochs": self.epochs, "out": self.out}
+        given: dict[str, Any] = {"dataset": self.dataset, "num_sampled": self.num_sampled, "epochs": self.epochs}
+        given |= {"out": self.out} | ({"tf_idf": True} if self.tf_idf else {})
         return settings_of(self.task, self.quick, **{**given, **changes})
 
 

@@ -1,6 +1,7 @@
 """Samplers: what proposes candidate sets. Each factory returns a ``candax.base.Sampler``."""
 
 from candax.samplers.bernoulli import bernoulli
+from candax.samplers.buckets import buckets
 from candax.samplers.combinators import every, mixture, with_tail
 from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.hashing_forest import forest_index, hashing_forest
@@ -23,6 +24,7 @@ from candax.samplers.top_k import exact_index, top_k
 
 __all__ = [
     "bernoulli",
+    "buckets",
     "classes_per_example",
     "dwta",
     "every",

@@ -33,6 +33,9 @@ GOOD: Mapping[str, made.Good] = {
     **_by_sizes(_s, "samplers"),
     "samplers.bernoulli": made.of(_s.bernoulli, expected=4.0, power=0.5, smoothing=1.0, num_slots=8, num_groups=1),
     "samplers.classes_per_example": made.of(_s.classes_per_example, num_sampled=4, batch_size=2, num_groups=1),
+    "samplers.buckets": made.of(
+        _s.buckets, retriever=_s.exact_index(), k=2, num_directions=2, num_groups=1, schedule=lambda step: False
+    ),
     "samplers.dwta": made.of(_s.dwta, bin_size=4, sparse=False),
     "samplers.every": made.of(_s.every, sampler=_s.uniform(3), schedule=5),
     "samplers.exact_index": made.of(_s.exact_index, block_size=4),

@@ -294,6 +294,13 @@ SAMPLERS: dict[str, SamplerCase] = {
         cost_grows=True,
         slow=True,
     ),
+    "with_tail of buckets": SamplerCase(
+        lambda g: samplers.with_tail(
+            samplers.buckets(samplers.exact_index(block_size=8), 2, num_directions=2, num_groups=g),
+            samplers.unigram(6, smoothing=4.0, num_groups=1),
+        ),
+        cost_grows=True,
+    ),
     "every": SamplerCase(lambda g: samplers.every(samplers.uniform(6, num_groups=g), 2)),
 }
 

@@ -10,6 +10,9 @@ from jaxtyping import Array, Float
 from candax import losses, samplers
 from candax.base import Loss, SampledLogits, Sampler
 
+# Directions that "buckets" searches for in a step; each search costs as much as scoring all classes for an example.
+_NUM_DIRECTIONS = 16
+
 SamplerName = Literal[
     "uniform",
     "log_uniform",
@@ -22,6 +25,7 @@ SamplerName = Literal[
     "in_batch",
     "lsh_embedding",
     "lsh_label",
+    "buckets",
 ]
 LossName = Literal[
     "sampled_softmax",
@@ -57,6 +61,14 @@ def _in_batch(num_sampled: int) -> Sampler:
 
 def _midx(num_sampled: int) -> Sampler:
     return samplers.midx(num_sampled, num_groups=1)
+
+
+def _buckets(num_sampled: int) -> Sampler:
+    # Half of the candidates by frequency, which stand for the classes in no bucket.
+    head = samplers.buckets(
+        samplers.exact_index(), max(1, num_sampled // (2 * _NUM_DIRECTIONS)), num_directions=_NUM_DIRECTIONS
+    )
+    return samplers.with_tail(head, _smoothed_unigram(max(1, num_sampled // 2)))
 
 
 def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
@@ -95,6 +107,7 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "in_batch": _in_batch,
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),
+    "buckets": _buckets,
 }
 # Samplers that can draw without replacement, doing so: a frequent class is in nearly every set, but only once.
 DISTINCT: dict[SamplerName, Callable[[int], Sampler]] = {
