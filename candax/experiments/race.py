@@ -7,12 +7,13 @@
     candax experiment race --task language --dataset FOLDER
     candax experiment race --peers adaptive_softmax hierarchical_softmax mach            (they draw no candidates)
 
-All contenders, the full softmax among them, have the same model, data and number of steps, and the same budget of
-tuning: each learning rate of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation
-data; the best of them is trained with in full and measured on test data. Seconds count all that a training needs, with
-refreshes, updates and the loading of batches, but not compiling and measuring. "to 98 %": seconds until a point of the
-curve, by straight lines between points, is at 98 % of the best that the full softmax reached; "share": of the seconds
-that the full softmax takes to get there itself.
+All contenders, the full softmax among them, have the same model and data, the same number of steps (unless
+--sampled-epochs gives those that sample more of their cheaper ones), and the same budget of tuning: each learning rate
+of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; the best of them is
+trained with in full and measured on test data. Seconds count all that a training needs, with refreshes, updates and the
+loading of batches, but not compiling and measuring. "to 98 %": seconds until a point of the curve, by straight lines
+between points, is at 98 % of the best that the full softmax reached; "share": of the seconds that the full softmax
+takes to get there itself.
 
 Expected: docs/race.md.
 """
@@ -55,6 +56,8 @@ class Race(common.Settings):
     """Candidates that a batch shares; by default the recipe's."""
     epochs: common.Positive | None = None
     """Passes over the training data; by default the recipe's."""
+    sampled_epochs: common.Positive | None = None
+    """Passes of those that sample, where they are to have more steps than the full softmax, which take less time."""
     rates: tuple[common.Positive, ...] = (0.5, 1.0, 2.0)
     """Learning rates that are tried, as multiples of the recipe's."""
     trial: common.Share = 0.25
@@ -91,8 +94,11 @@ def race(settings: Race) -> common.Study:
             f"all classes, {loss}": Contender(loss=loss) for loss in settings.losses if loss not in _OF_SOFTMAX
         }
     contenders |= {peer: Contender(peer=peer) for peer in settings.peers}
+    longer = "" if settings.sampled_epochs is None else f", {settings.sampled_epochs:g} epochs"
     contenders |= {
-        f"{sampler}, {loss}": Contender(sampler, loss) for loss in settings.losses for sampler in settings.samplers
+        f"{sampler}, {loss}{longer}": Contender(sampler, loss)
+        for loss in settings.losses
+        for sampler in settings.samplers
     }
     methods = []
     for name, contender in contenders.items():
@@ -122,7 +128,7 @@ def race(settings: Race) -> common.Study:
                 {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": task.heading},
             ),
         ),
-        may_change=("samplers", "losses", "all_classes", "peers", "seeds"),
+        may_change=("samplers", "losses", "all_classes", "peers", "sampled_epochs", "seeds"),
         caption=f"share: of the full softmax's seconds to {percent} of its best",
     )
 
@@ -138,7 +144,8 @@ def _trained(
     seed: int,
 ) -> Trained:
     usual = settings.recipe(split=split)
-    changes = {"learning_rate": rate * TASKS[settings.task].rate(usual), "epochs": share * usual.epochs}
+    epochs = usual.epochs if contender.sampler is None else settings.sampled_epochs or usual.epochs
+    changes = {"learning_rate": rate * TASKS[settings.task].rate(usual), "epochs": share * epochs}
     return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), contender, seed)
 
 

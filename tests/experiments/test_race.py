@@ -51,6 +51,14 @@ def test_contenders_are_tuned_alike_and_timed_to_nearly_the_full_softmax(tmp_pat
     assert [row["seed"] for row in written] == [0, 1] * 3
 
 
+def test_those_that_sample_may_have_more_steps(tmp_path):
+    dataset = str(write_ring(tmp_path / "ring"))
+    settings = Race(task="links", dataset=dataset, quick=True, epochs=1.0, sampled_epochs=3.0, out=tmp_path)
+    full, uniform = race(settings)
+    assert uniform["method"] == "uniform, css, 3 epochs"
+    assert uniform["steps"] == 3 * full["steps"]
+
+
 def test_a_race_without_a_rate_is_refused(tmp_path, capsys):
     line = fails(capsys, "experiment", "race", "--rates", "0", "--out", tmp_path)
     assert "--rates" in line
