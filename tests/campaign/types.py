@@ -62,6 +62,8 @@ def trial(rng: np.random.Generator, folder: Path) -> str:
     name = NAMES[int(rng.integers(0, len(NAMES)))]
     function, good = calls.GOOD[name](folder)
     parameters = [parameter for parameter in good if parameter not in calls.ANYTHING.get(name, ())]
+    if not parameters:
+        return "left out"
     parameter = parameters[int(rng.integers(0, len(parameters)))]
     kind = list(WRONG)[int(rng.integers(0, len(WRONG)))]
     if (parameter, kind) in calls.TOO_LONG:
