@@ -77,7 +77,7 @@ def frameworks(names: Names, code: list[str]) -> None:
     assert np.isfinite(names["loss_fn"](names["params"], tokens, tokens, jax.random.key(2)))
 
 
-def choosing(names: Names, code: list[str]) -> None:
+def samplers_and_losses(names: Names, code: list[str]) -> None:
     (margins,) = code
     exec(margins, names)
     assert callable(names["loss"])
@@ -85,7 +85,7 @@ def choosing(names: Names, code: list[str]) -> None:
 
 def devices(names: Names, code: list[str]) -> None:
     some, parts, million = code
-    exec(blocks("guides/choosing.md")[0], names)
+    exec(blocks("guides/samplers_and_losses.md")[0], names)
     encoder = cx.models.SparseMLP(9, 8, rngs=nnx.Rngs(0))
     batch = cx.data.Batch(np.zeros((8, 3), np.int32), np.ones((8, 3), np.float32), np.zeros((8, 1), np.int32))
     names |= {"encoder": encoder, "data": SimpleNamespace(num_classes=5000), "counts": np.ones(5000)}
@@ -141,7 +141,7 @@ def own(names: Names, code: list[str]) -> None:
 # What runs the code of a page; of a page that is not here, its blocks run in their order in one namespace.
 RUNNERS: dict[str, Callable[[Names, list[str]], None]] = {
     "exact.md": exact,
-    "guides/choosing.md": choosing,
+    "guides/samplers_and_losses.md": samplers_and_losses,
     "guides/devices.md": devices,
     "guides/frameworks.md": frameworks,
     "guides/own.md": own,

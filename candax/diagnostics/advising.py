@@ -16,6 +16,8 @@ from candax.diagnostics.step_times import StepTimes, time_steps
 _BYTES, _COPIES = 4, 3
 # Costs within this factor of each other count as equal: times on a shared machine vary as much.
 _UNSURE = 1.5
+# Of the frequency model: the share of the mass on one class. With it the advice is near what docs/race.md found best.
+_ON_ONE = 0.35
 _SHOWN = 14
 
 
@@ -105,9 +107,11 @@ def advise(
 
     where V is the relative variance of the estimated normaliser. This is a rule of thumb: noise asks for 1 + V times as
     many steps, and the logarithm of a noisy sum is off by about V / 2 nats, for which 1 + V is charged once more. P(c)
-    is a **frequency model** of a half-trained softmax: half of the mass lies on one class, drawn by frequency p, and
-    half is spread by frequency: E[P^2] = (p + 3 p^2) / 4. The model leaves out what samplers know of the embedding, so
-    the variance of ``midx`` is not given: ``diagnose`` measures it on your own model.
+    is a **frequency model** of a softmax in training: a = .35 of the mass lies on one class, drawn by frequency p, and
+    the rest is spread by frequency: E[P^2] = a^2 p + (1 - a^2) p^2. The share a is chosen so that the advice is near
+    what was best in the race of trained models (docs/race.md). The model leaves out what samplers know of the
+    embedding, so the variance of ``midx`` is not given: ``diagnose`` measures it on your own model. Times are of the
+    output layer alone: with an encoder that takes as long, more candidates cost less than it says.
 
     Args:
         counts: label frequencies.
@@ -181,10 +185,10 @@ def advise(
 
     rows = min(len(p), batch_size * labels + best.num_sampled)
     optimizer, reasons["optimizer"] = _optimizer(best, rows, len(p))
-    loss = "full_softmax" if best.sampler == "full_softmax" else "css" if labels > 1 else "sampled_softmax"
+    loss = "full_softmax" if best.sampler == "full_softmax" else "one_vs_all" if labels > 1 else "sampled_softmax"
     reasons["loss"] = {
         "full_softmax": "the likelihood itself.",
-        "css": f"{labels_per_example:.2g} labels per example: labels are summed as they are, others by samples.",
+        "one_vs_all": f"{labels_per_example:.2g} labels per example: each class is judged by itself.",
         "sampled_softmax": "one label per example: its own correction is cheap, and the likelihood is the softmax'.",
     }[loss]
     gathered = batch_size * best.num_sampled * dim * _BYTES
@@ -228,7 +232,7 @@ def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTim
     found = [Option("full_softmax", number, times.full, 1.0, float(labels), 0.0, times.full)]
     for size in sizes:
         for name, q in chances.items():
-            variance = max(0.0, float(np.sum((p + 3 * p**2) / 4 / q)) - 1) / size
+            variance = max(0.0, float(np.sum((_ON_ONE**2 * p + (1 - _ON_ONE**2) * p**2) / q)) - 1) / size
             among = float(np.sum(p * -np.expm1(size * np.log1p(-q))))
             hits = float(size * labels * np.sum(p * q))
             time = times.of(size)
@@ -236,7 +240,8 @@ def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTim
     for size, time in times.midx.items():
         found.append(Option("midx", size, time, np.nan, np.nan, np.nan, np.nan))
     found.sort(key=lambda option: np.inf if np.isnan(option.cost) else option.cost)
-    firsts = list({option.sampler: option for option in reversed(found)}.values())[::-1]
+    names = dict.fromkeys(option.sampler for option in found)  # by the cost of each one's best
+    firsts = [next(option for option in found if option.sampler == name) for name in names]
     return tuple(firsts + [option for option in found if option not in firsts])
 
 

@@ -36,7 +36,7 @@ def test_a_slow_full_softmax_is_left_for_samples_and_a_quick_one_is_taken(monkey
     slow = told(monkeypatch, 1e4)
     assert slow.sampler in ("unigram", "log_uniform")
     assert slow.loss == "sampled_softmax"
-    assert told(monkeypatch, 1e4, labels_per_example=2.4).loss == "css"
+    assert told(monkeypatch, 1e4, labels_per_example=2.4).loss == "one_vs_all"
     quick = told(monkeypatch, 0.1)
     assert (quick.sampler, quick.loss, quick.optimizer) == ("full_softmax", "full_softmax", "dense")
     assert not quick.unsure
@@ -44,6 +44,20 @@ def test_a_slow_full_softmax_is_left_for_samples_and_a_quick_one_is_taken(monkey
     assert any("try both" in line for line in near.unsure)
     flat = told(monkeypatch, 1e6, np.ones(3000))
     assert any("nearly flat" in line for line in flat.unsure)
+
+
+def test_the_best_of_each_sampler_comes_first_and_the_cheapest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a sampler has options that cost more than all classes."""
+    advice = told(monkeypatch, 1e4)
+    costs = {option.cost for option in advice.options if option.sampler == advice.sampler}
+    between = (min(costs) * max(costs)) ** 0.5
+    assert min(costs) < between < max(costs)
+    advice = told(monkeypatch, between)
+    firsts = advice.options[:4]
+    assert [option.cost for option in firsts] == sorted(option.cost for option in firsts)
+    assert (advice.sampler, firsts[0].cost) != ("full_softmax", between)
+    for first in firsts:
+        assert first.cost == min(option.cost for option in advice.options if option.sampler == first.sampler)
 
 
 def test_figures_are_those_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +87,11 @@ def test_figures_are_those_of_draws(monkeypatch: pytest.MonkeyPatch) -> None:
             np.exp(np.asarray(sampler.log_expected_count(state, found, jnp.arange(len(p))[None], query)[0], np.float64))
             / 256
         )
-        masses = 0.5 * p + 0.5 * np.eye(1, len(p), labels[0])[0]
+        a = 0.35
+        masses = (1 - a) * p + a * np.eye(1, len(p), labels[0])[0]
         assert np.sum(masses**2 / q) >= 1
-        second = np.mean([np.sum((0.5 * p) ** 2 / q) + 0.5 * p[z] / q[z] * 0.5 + 0.25 / q[z] for z in labels])
+        spread = np.sum(((1 - a) * p) ** 2 / q)
+        second = np.mean([spread + 2 * a * (1 - a) * p[z] / q[z] + a**2 / q[z] for z in labels])
         assert option.variance == pytest.approx((second - 1) / 256, rel=0.1)
 
 
