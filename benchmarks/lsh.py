@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import tyro
 from rich.console import Console
 from rich.table import Table
-from step_cost import DIM, batches, compiled_library_step, median_ms
+from steps import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
 

@@ -31,7 +31,7 @@ import optax
 import tyro
 from rich.console import Console
 from rich.table import Table
-from step_cost import BATCH, DIM, LEARNING_RATE, Batch, Step, by_turns, library_step
+from steps import BATCH, DIM, LEARNING_RATE, Batch, Step, by_turns, library_step
 
 
 def optax_step(num_classes: int) -> Step:

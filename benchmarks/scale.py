@@ -39,7 +39,7 @@ from flax import nnx
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
-from step_cost import Batch, median_ms
+from steps import Batch, median_ms
 
 import candax as cx
 from candax.training.trainer import Graph, compiled_step

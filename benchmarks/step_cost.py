@@ -14,6 +14,8 @@ embeddings: there is no encoder. Times are medians. What it should show:
 * the limit beside it: the step's matrix products alone, and a pass over the bytes of the rows that it must read and
   write (vectors and both moments of Adam), so that a step stands as a multiple of what the machine could do; and where
   the rest goes: drawing, the loss of given logits, and the update of the rows, each alone;
+* the compiled step with every sampler whose sets the batch shares, with the update of its state, beside that of
+  `log_uniform`;
 * exact Adam (`cx.rows.exact_adam`), which brings rows up to date as a dense optimizer would have moved them: at most
   twice the compiled step, and as flat;
 * dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
@@ -28,11 +30,9 @@ import gc
 import importlib.util
 import json
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -42,180 +42,49 @@ import tyro
 from flax import nnx
 from rich.console import Console
 from rich.table import Table
+from steps import (
+    BATCH,
+    COMPILED,
+    DIM,
+    EXACT,
+    LEARNING_RATE,
+    NUM_SAMPLED,
+    Batch,
+    Cost,
+    Step,
+    batches,
+    by_turns,
+    compiled_library_step,
+    exact_step,
+    full_step,
+    library_step,
+    loop_step,
+    module_step,
+    pure_step,
+    sampler,
+)
 
 import candax as cx
+from candax.base import never
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.training.trainer import Graph, Trainer, compiled_step
 
-DIM, BATCH, NUM_SAMPLED, LEARNING_RATE = 128, 256, 4096, 1e-3
-COMPILED = "compiled step"
-EXACT = "exact Adam"
-
-
-class Batch(NamedTuple):
-    """Embeddings and one label per example."""
-
-    embeddings: np.ndarray
-    labels: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """One line of the table.
-
-    ``ratio`` is the median over the rounds of its time to that of the first step of the same rounds; temporary bytes
-    are those of the compiled step, None where nobody says.
-    """
-
-    step: str
-    num_classes: int
-    milliseconds: float
-    ratio: float
-    temporary_bytes: int | None
-
-
-class Step(NamedTuple):
-    """A step to be measured: what a batch goes through, and the temporary bytes of its program."""
-
-    name: str
-    run: Callable[[Batch], Any]
-    scratch: int | None
-
-
-def batches(num_classes: int, number: int = 8) -> list[Batch]:
-    """Embeddings of unit variance and labels of falling frequency."""
-    rng = np.random.default_rng(0)
-    labels = np.floor(np.exp(rng.random((number, BATCH, 1)) * np.log(num_classes))).astype(np.int32) - 1
-    return [Batch(rng.normal(size=(BATCH, DIM)).astype(np.float32), labels[i]) for i in range(number)]
-
-
-def sampler() -> cx.Sampler:
-    """The one that all steps draw from."""
-    return cx.samplers.log_uniform(NUM_SAMPLED, ids_ranked=True)
-
-
-def median_ms(step: Callable[[Batch], Any], data: list[Batch], repeats: int, together: int = 1) -> float:
-    """Median time of a call, after three that warm up; of ``together`` calls in a row the mean counts as one."""
-    times = []
-    for i in range(repeats + 3):
-        start = time.perf_counter()
-        jax.block_until_ready([step(data[(i * together + j) % len(data)]) for j in range(together)][-1])
-        times.append(1e3 * (time.perf_counter() - start) / together)
-    return statistics.median(times[3:])
-
-
-def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
-    """Median times of steps, each once in every round, after three rounds that warm up."""
-    data, times = batches(num_classes), {step.name: [] for step in steps}
-    for i in range(repeats + 3):
-        for step in steps:
-            start = time.perf_counter()
-            jax.block_until_ready(step.run(data[i % len(data)]))
-            times[step.name].append(1e3 * (time.perf_counter() - start))
-    costs = []
-    for step in steps:
-        measured, first = times[step.name][3:], times[steps[0].name][3:]
-        ratio = statistics.median(one / other for one, other in zip(measured, first, strict=True))
-        costs.append(Cost(step.name, num_classes, statistics.median(measured), ratio, step.scratch))
-    return costs
-
-
-def compiled_library_step(
-    name: str, num_classes: int, loss: Any, sampler: cx.Sampler | None, tables: Any = None
-) -> Step:
-    """The step that `fit` compiles, called without any dispatch."""
-    head = cx.Head(num_classes, DIM, sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
-    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE), tables=tables)
-    graph, arrays = nnx.split((head, optimizer))
-    loss_fn = lambda head, batch: head.loss(batch.embeddings, batch.labels)  # noqa: E731
-    compiled = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batches(num_classes)[0]).compile()
-    del head, optimizer
-
-    def step(batch: Batch) -> Any:
-        nonlocal arrays
-        arrays, out = compiled(arrays, batch)
-        return out
-
-    return Step(name, step, compiled.memory_analysis().temp_size_in_bytes)
-
-
-def library_step(num_classes: int) -> Step:
-    """The step that all others are compared with."""
-    return compiled_library_step(COMPILED, num_classes, cx.losses.sampled_softmax, sampler())
-
-
-def exact_step(num_classes: int) -> Step:
-    """The same with the optimizer that comes to what dense Adam comes to."""
-    tables = cx.rows.exact_adam(LEARNING_RATE)
-    return compiled_library_step(EXACT, num_classes, cx.losses.sampled_softmax, sampler(), tables)
-
-
-def pure_step(num_classes: int) -> Step:
-    """The same of layer 1: pure functions, jitted by `jax.jit`."""
-    by_rows, draws_from = cx.rows.rowwise(optax.adam(LEARNING_RATE)), sampler()
-    vectors = cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...]
-    tables = {"vectors": vectors, "biases": jnp.zeros(num_classes)}
-    sampler_state = draws_from.init(jax.random.key(0), cx.Classes(vectors))
-
-    def mean_loss(tables: Any, params: Any, batch: Batch, key: jax.Array) -> jax.Array:
-        classes = cx.Classes(tables["vectors"], tables["biases"])
-        return cx.sampled_loss(
-            batch.embeddings,
-            batch.labels,
-            classes,
-            sampler=draws_from,
-            state=sampler_state,
-            key=key,
-            loss=cx.losses.sampled_softmax,
-        )
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def update(state: Any, batch: Batch) -> Any:
-        tables, states, number = state
-        key = jax.random.fold_in(jax.random.key(0), number)
-        value, grads = cx.rows.value_and_grad(mean_loss)(tables, (), batch, key)
-        done = {name: by_rows.update(grads.rows[name], states[name], tables[name]) for name in sorted(tables)}
-        new = {name: part.table for name, part in done.items()}, {name: part.state for name, part in done.items()}
-        return (*new, number + 1), value
-
-    state = (tables, {name: by_rows.init(table) for name, table in tables.items()}, jnp.int32(0))
-    compiled = update.lower(state, batches(num_classes)[0]).compile()
-    del tables, vectors
-
-    def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = update(state, batch)
-        return value
-
-    return Step("layer 1, pure", step, compiled.memory_analysis().temp_size_in_bytes)
-
-
-def module_step(num_classes: int, mode: str = "modules") -> Step:
-    """The same of layer 2: `cx.Head` and `cx.Optimizer` in `nnx.jit`, whose dispatch counts.
-
-    "modules" is Flax' graph mode, "cached" that with `nnx.cached_partial`, "tree mode" its tree mode.
-    """
-    head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
-    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
-
-    @functools.partial(nnx.jit, donate_argnums=(0, 1), graph=mode != "tree mode")
-    def update(head: cx.Head, optimizer: cx.Optimizer, batch: Batch) -> jax.Array:
-        value, grads = cx.value_and_grad(lambda head: head.loss(batch.embeddings, batch.labels))(head)
-        optimizer.update(head, grads)
-        return value
-
-    compiled = update.lower(head, optimizer, batches(num_classes)[0]).compile().compiled
-    bound = nnx.cached_partial if mode == "cached" else functools.partial
-    step = bound(update, head, optimizer)
-    return Step(f"layer 2, {mode}", step, compiled.memory_analysis().temp_size_in_bytes)
-
-
-def loop_step(num_classes: int) -> Step:
-    """The same as `fit` runs it: arrays split from the modules once, in `jax.jit`, whose dispatch counts."""
-    head = cx.Head(num_classes, DIM, sampler=sampler(), loss=cx.losses.sampled_softmax, rngs=nnx.Rngs(0))
-    loss_fn = lambda head, batch: head.loss(batch.embeddings, batch.labels)  # noqa: E731
-    trainer = Trainer(head, cx.Optimizer(head, optax.adam(LEARNING_RATE)), loss_fn, accumulate=1)
-    return Step("fit", trainer.step, None)
+_s = cx.samplers
+_SAMPLER = "sampler: "
+# Sets of NUM_SAMPLED candidates that the batch shares.
+SAMPLERS: dict[str, Callable[[], cx.Sampler]] = {
+    "uniform": lambda: _s.uniform(NUM_SAMPLED),
+    "unigram": lambda: _s.unigram(NUM_SAMPLED, smoothing=1.0),
+    "learned_unigram": lambda: _s.learned_unigram(NUM_SAMPLED),
+    "learned_clusters": lambda: _s.learned_clusters(NUM_SAMPLED),
+    "midx": lambda: _s.midx(NUM_SAMPLED, num_groups=1),
+    "kernel": lambda: _s.kernel(NUM_SAMPLED, num_groups=1),
+    "buckets and unigram": lambda: _s.with_tail(
+        _s.buckets(_s.exact_index(), NUM_SAMPLED // 32), _s.unigram(NUM_SAMPLED // 2, smoothing=1.0)
+    ),
+    "lsh and uniform fill": lambda: _s.lsh(
+        hash=_s.simhash(), near="logit", num_tables=16, num_hashes=8, budget=NUM_SAMPLED, fill="uniform", num_groups=1
+    ),
+}
 
 
 def products_step(num_classes: int) -> Step:
@@ -310,11 +179,10 @@ def rows_part(num_classes: int) -> Step:
     return Step("part: rows", step, None)
 
 
-def full_step(num_classes: int, block_size: int | None) -> Step:
-    """The same step over all classes."""
-    loss = functools.partial(cx.losses.full_softmax, block_size=block_size)
-    name = "full, plain" if block_size is None else "full, in blocks"
-    return compiled_library_step(name, num_classes, loss, None)
+def sampler_step(name: str, num_classes: int) -> Step:
+    """The compiled step with another sampler, the update of its state included."""
+    never_rebuilt = SAMPLERS[name]()._replace(schedule=never)
+    return compiled_library_step(_SAMPLER + name, num_classes, cx.losses.sampled_softmax, never_rebuilt)
 
 
 def dense_step(num_classes: int) -> Step:
@@ -383,7 +251,10 @@ def tensorflow_step(num_classes: int) -> Step:
 
 
 def main(
-    output: Annotated[Path | None, tyro.conf.arg(name="json")] = None, repeats: int = 40, classes: int = 670_000
+    output: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
+    repeats: int = 40,
+    classes: int = 670_000,
+    samplers_alone: bool = False,
 ) -> None:
     """Measures all steps and prints a table.
 
@@ -391,7 +262,15 @@ def main(
         output: file for the figures.
         repeats: steps behind each median (a fifth of it for the slow ones).
         classes: number of classes at which row-sparse, dense-gradient and full steps are compared.
+        samplers_alone: measure the steps with other samplers only.
     """
+    of_samplers = []
+    for name in SAMPLERS:
+        of_samplers += by_turns([library_step(10**5), sampler_step(name, 10**5)], 10**5, repeats)[1:]
+        gc.collect()
+    if samplers_alone:
+        report(of_samplers, output)
+        return
     costs = []
     cached_step = functools.partial(module_step, mode="cached")
     tree_step = functools.partial(module_step, mode="tree mode")
@@ -416,26 +295,29 @@ def main(
     for make in slow:
         costs += by_turns([make()], classes, few)
         gc.collect()
-    report(costs, output)
+    report(costs + of_samplers, output)
 
 
 def report(costs: list[Cost], path: Path | None) -> None:
     """Prints the table and the ratios, and writes them."""
     at = {(cost.step, cost.num_classes): cost.milliseconds for cost in costs}
+    of_samplers = [cost for cost in costs if cost.step.startswith(_SAMPLER)]
+    others = [cost for cost in costs if cost not in of_samplers]
     sizes = sorted({number for step, number in at if step == COMPILED})
     to_compiled = {(cost.step, cost.num_classes): cost.ratio for cost in costs}
-    ratios = {}
+    ratios = {f"{cost.step} / {COMPILED}, {cost.num_classes:,} classes": cost.ratio for cost in of_samplers}
     for number in sizes:
         limit = at["limit: products", number] + at["limit: rows", number]
         for step in ("layer 1, pure", "layer 2, modules", "layer 2, cached", "layer 2, tree mode", "fit", EXACT):
             ratios[f"{step} / {COMPILED}, {number:,} classes"] = to_compiled[step, number]
         ratios[f"layer 2 / limit, {number:,} classes"] = at["layer 2, modules", number] / limit
     name = "layer 2, modules"
-    ratios[f"layer 2, {sizes[-1]:,} / {sizes[0]:,} classes"] = at[name, sizes[-1]] / at[name, sizes[0]]
-    compared = costs[-1].num_classes
-    for cost in costs:
-        if cost.num_classes == compared and cost.step != name:
-            ratios[f"{cost.step} / layer 2, {compared:,} classes"] = cost.milliseconds / at[name, compared]
+    if others:
+        ratios[f"layer 2, {sizes[-1]:,} / {sizes[0]:,} classes"] = at[name, sizes[-1]] / at[name, sizes[0]]
+        compared = others[-1].num_classes
+        for cost in others:
+            if cost.num_classes == compared and cost.step != name:
+                ratios[f"{cost.step} / layer 2, {compared:,} classes"] = cost.milliseconds / at[name, compared]
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), JAX {jax.__version__}, {platform.machine()}"
     table = Table(title=f"dim {DIM}, batch {BATCH}, {NUM_SAMPLED} samples, Adam: {where}")

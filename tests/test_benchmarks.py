@@ -31,14 +31,11 @@ def test_a_benchmark_runs(name):
 def test_the_steps_of_the_cost_benchmark_run(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import step_cost
+    import steps
 
-    makers = (
-        step_cost.library_step,
-        step_cost.pure_step,
-        step_cost.module_step,
-        step_cost.loop_step,
-        step_cost.exact_step,
-    )
-    costs = step_cost.by_turns([make(5000) for make in (*makers, step_cost.rows_part)], 5000, 1)
+    makers = (steps.library_step, steps.pure_step, steps.module_step, steps.loop_step, steps.exact_step)
+    costs = steps.by_turns([make(5000) for make in (*makers, step_cost.rows_part)], 5000, 1)
     assert [cost.num_classes for cost in costs] == [5000] * 6
-    assert step_cost.full_step(500, None).run(step_cost.batches(500)[0])
+    assert steps.full_step(500, None).run(steps.batches(500)[0])
+    for name in ("midx", "buckets and unigram"):
+        assert step_cost.sampler_step(name, 5000).run(steps.batches(5000)[0])
