@@ -285,7 +285,7 @@ def test_any_sampler_and_loss_go(method, sampler, loss, song, tmp_path):
 def test_the_transformer_has_a_rate_of_its_own_unless_one_is_given():
     usual = command.LanguageSettings().ready()
     rates = {name: command._of_method(usual, name).learning_rate for name in command.METHODS}
-    assert rates == {"lstm": 0.012, "full_softmax": 0.012, "transformer": 0.003, "transformer_full_softmax": 0.003}
+    assert rates == {"lstm": 0.012, "full_softmax": 0.006, "transformer": 0.003, "transformer_full_softmax": 0.003}
     assert command.LanguageSettings(model="transformer").ready().learning_rate == 0.003
     given = command.LanguageSettings(learning_rate=0.01).ready()
     assert command._of_method(given, "transformer").learning_rate == 0.01
