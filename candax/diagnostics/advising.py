@@ -17,8 +17,10 @@ _BYTES, _COPIES = 4, 3
 # Costs within this factor of each other count as equal: times on a shared machine vary as much.
 _UNSURE = 1.5
 # Of the frequency model: the share of the mass on one class. With it the advice is near what docs/race.md found best.
-_ON_ONE = 0.35
+_ON_ONE = 0.2
 _SHOWN = 14
+# The rest of the model is taken to last as long as an output layer with so many candidates, unless told.
+_REST = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Option:
         hits: how many of the candidates are an example's labels, on average.
         variance: of an estimate of the softmax normaliser, relative to the normaliser squared, under the model of
             ``advise``; NaN where it depends on the class vectors.
-        cost: milliseconds times (1 + variance)^2.
+        cost: milliseconds, with those of the rest of the model, times (1 + variance)^2.
     """
 
     sampler: str
@@ -77,7 +79,7 @@ class Advice:
 
     def table(self) -> Table:
         """The best options, to print."""
-        table = Table(title="What was weighed: milliseconds, and cost = ms (1 + variance)^2")
+        table = Table(title="What was weighed: milliseconds, and cost = (ms + rest) (1 + variance)^2")
         for name in ("sampler", "S", "ms", "label in S", "hits", "variance", "cost"):
             table.add_column(name, no_wrap=True, justify="left" if name == "sampler" else "right")
         for option in self.options[:_SHOWN]:
@@ -94,6 +96,7 @@ def advise(
     dim: int,
     batch_size: int,
     labels_per_example: float = 1.0,
+    rest_ms: float | None = None,
     memory_bytes: int | None = None,
     seconds: float = 8.0,
     device: jax.Device | None = None,
@@ -103,21 +106,23 @@ def advise(
     It compiles and times the steps of an output layer of this size (of at most 65,536 classes: sampled steps do not
     depend on their number, and the full softmax' time is scaled), and weighs them by
 
-        cost = time per step * (1 + V)^2,    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
+        cost = (time per step + rest) (1 + V)^2,    V = (sum_c E[P(c)^2] / q(c) - 1) / S,
 
     where V is the relative variance of the estimated normaliser. This is a rule of thumb: noise asks for 1 + V times as
     many steps, and the logarithm of a noisy sum is off by about V / 2 nats, for which 1 + V is charged once more. P(c)
-    is a **frequency model** of a softmax in training: a = .35 of the mass lies on one class, drawn by frequency p, and
+    is a **frequency model** of a softmax in training: a = .2 of the mass lies on one class, drawn by frequency p, and
     the rest is spread by frequency: E[P^2] = a^2 p + (1 - a^2) p^2. The share a is chosen so that the advice is near
     what was best in the race of trained models (docs/race.md). The model leaves out what samplers know of the
-    embedding, so the variance of ``midx`` is not given: ``diagnose`` measures it on your own model. Times are of the
-    output layer alone: with an encoder that takes as long, more candidates cost less than it says.
+    embedding, so the variance of ``midx`` is not given: ``diagnose`` measures it on your own model. The longer
+    the rest of the model takes, the more candidates pay.
 
     Args:
         counts: label frequencies.
         dim: of class vectors.
         batch_size: examples per step.
         labels_per_example: on average.
+        rest_ms: milliseconds that the rest of the model takes per step; None: as long as the output layer with 1,024
+            candidates.
         memory_bytes: of one device; None: what the device reports, or the machine's memory.
         seconds: for the measurements, besides compiling.
         device: to measure on; None: the default one.
@@ -140,6 +145,8 @@ def advise(
     check_positive("memory_bytes", memory_bytes, optional=True)
     if not 1 <= labels_per_example < np.inf:
         raise ValueError(f"expected labels_per_example of 1 or more, got {labels_per_example!r}.")
+    if rest_ms is not None and not 0 <= rest_ms < np.inf:
+        raise ValueError(f"expected rest_ms, milliseconds, of 0 or more, got {rest_ms!r}.")
     if not 0 < seconds < np.inf:
         raise ValueError(f"expected a finite number of seconds > 0, got {seconds!r}.")
     frequency = np.asarray(counts, np.float64)
@@ -147,7 +154,7 @@ def advise(
         raise ValueError("expected finite counts >= 0 of at least two classes, some above 0; check the counts.")
     labels = max(1, round(labels_per_example))
     times = time_steps(frequency, dim=dim, batch_size=batch_size, labels=labels, seconds=seconds, device=device)
-    options = _options(frequency, batch_size, labels, times)
+    options = _options(frequency, labels, times, times.of(_REST) if rest_ms is None else rest_ms)
     best = options[0]
     full = next(option for option in options if option.sampler == "full_softmax")
     reasons, unsure = {}, list(times.notes)
@@ -217,7 +224,7 @@ def advise(
     )
 
 
-def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTimes) -> tuple[Option, ...]:
+def _options(frequency: np.ndarray, labels: int, times: StepTimes, rest: float) -> tuple[Option, ...]:
     """Every sampler with every number of samples: first the best of each sampler, then the others, each by cost."""
     number = len(frequency)
     p = frequency / frequency.sum()
@@ -229,14 +236,14 @@ def _options(frequency: np.ndarray, batch_size: int, labels: int, times: StepTim
         "unigram": smoothed / smoothed.sum(),
     }
     sizes = [size for size in (2**i for i in range(6, 15)) if 2 * size <= number] or [max(1, number // 2)]
-    found = [Option("full_softmax", number, times.full, 1.0, float(labels), 0.0, times.full)]
+    found = [Option("full_softmax", number, times.full, 1.0, float(labels), 0.0, times.full + rest)]
     for size in sizes:
         for name, q in chances.items():
             variance = max(0.0, float(np.sum((_ON_ONE**2 * p + (1 - _ON_ONE**2) * p**2) / q)) - 1) / size
             among = float(np.sum(p * -np.expm1(size * np.log1p(-q))))
             hits = float(size * labels * np.sum(p * q))
             time = times.of(size)
-            found.append(Option(name, size, time, among, hits, variance, time * (1 + variance) ** 2))
+            found.append(Option(name, size, time, among, hits, variance, (time + rest) * (1 + variance) ** 2))
     for size, time in times.midx.items():
         found.append(Option("midx", size, time, np.nan, np.nan, np.nan, np.nan))
     found.sort(key=lambda option: np.inf if np.isnan(option.cost) else option.cost)

@@ -173,7 +173,7 @@ GOOD: Mapping[str, made.Good] = {
         _m.window_sums, weights=np.ones((2, 6, 4), np.float32), vectors=np.ones((2, 6, 3), np.float32), window=2
     ),
     "diagnostics.advise": made.of(
-        cx.diagnostics.advise, counts=np.arange(20.0), dim=4, batch_size=4, labels_per_example=1.0,
+        cx.diagnostics.advise, counts=np.arange(20.0), dim=4, batch_size=4, labels_per_example=1.0, rest_ms=1.0,
         memory_bytes=1 << 30, seconds=0.01,
     ),
     "data.label_counts_of": made.written(cx.data.label_counts_of, "labels.txt", "0 2\n1 0\n", kind="labels"),

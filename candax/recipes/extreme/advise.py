@@ -35,6 +35,9 @@ class Advise(common.Settings):
     """Coordinates of a class vector."""
     batch_size: common.Count = 256
     """Examples per step."""
+    rest_ms: float | None = None
+    """Milliseconds that the rest of the model takes per step; by default as long as an output layer with 1,024
+    candidates."""
     memory_gb: float | None = None
     """Gigabytes of memory of one device; by default what the device reports, or else the machine's memory."""
     seconds: float = 8.0
@@ -46,6 +49,7 @@ class Advise(common.Settings):
     def check(self) -> None:
         """See ``Settings``."""
         super().check()
+        self.expect(self.rest_ms is None or self.rest_ms >= 0, "0 or more after --rest-ms", "rest_ms")
         self.expect(self.seconds > 0, "more than 0 after --seconds", "seconds")
         self.expect(self.memory_gb is None or self.memory_gb > 0, "more than 0 after --memory-gb", "memory_gb")
 
@@ -61,6 +65,7 @@ def advise(settings: Advise) -> diagnostics.Advice:
         batch_size=settings.batch_size,
         labels_per_example=found.labels_per_example,
         memory_bytes=None if settings.memory_gb is None else max(1, int(1e9 * settings.memory_gb)),
+        rest_ms=settings.rest_ms,
         seconds=settings.seconds,
     )
     console = Console()
