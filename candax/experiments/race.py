@@ -54,6 +54,8 @@ class Race(common.Settings):
     """As in `candax train`, where the task is extreme."""
     num_sampled: common.Count | None = None
     """Candidates that a batch shares; by default the recipe's."""
+    dim: common.Count | None = None
+    """Coordinates of the class vectors; by default the recipe's."""
     epochs: common.Positive | None = None
     """Passes over the training data; by default the recipe's."""
     sampled_epochs: common.Positive | None = None
@@ -78,8 +80,8 @@ class Race(common.Settings):
 
     def recipe(self, **changes: Any) -> Any:
         """The settings of the recipe."""
-        given: dict[str, Any] = {"dataset": self.dataset, "num_sampled": self.num_sampled, "epochs": self.epochs}
-        given |= {"out": self.out} | ({"tf_idf": True} if self.tf_idf else {})
+        given: dict[str, Any] = {"dataset": self.dataset, "num_sampled": self.num_sampled, "dim": self.dim}
+        given |= {"epochs": self.epochs, "out": self.out} | ({"tf_idf": True} if self.tf_idf else {})
         return settings_of(self.task, self.quick, **{**given, **changes})
 
 
