@@ -80,7 +80,7 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys, monkeypatc
     out = tmp_path / "run"
     monkeypatch.chdir(tmp_path)
     # With the linear encoder the number of steps is part of the run.
-    small = ("--encoder", "relu", "--batch-size", 16, "--dim", 8, "--out", out)
+    small = ("--encoder", "relu", "--dropout", 0.3, "--batch-size", 16, "--dim", 8, "--out", out)
     common = ("train", "--dataset", dataset, "--num-sampled", 8, *small)
     run(*common, "--steps", 10, "--checkpoint-every", 4)
     # The data are the same by whatever path they are found.
@@ -88,6 +88,9 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys, monkeypatc
     run("train", "--dataset", f"{dataset}/", *common[3:], "--steps", 20)
     row = trained(out)
     assert row["step"] == 20
+    run(*common[:-1], tmp_path / "whole", "--steps", 20)
+    vectors = [np.asarray(restore(folder).model.head.vectors[...]) for folder in (out, tmp_path / "whole")]
+    np.testing.assert_array_equal(*vectors)
     run("evaluate", out)
     evaluation = json.loads((out / "evaluation.json").read_text())
     assert evaluation["p_at_5"] == row["p@5"]

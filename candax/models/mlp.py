@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from candax.checks import check_positive, checked
+from candax.checks import check_positive, check_rate, checked
+from candax.models.dropout import Dropout
 from candax.rows import Table
 from candax.rows.lookups import lookup_in
 
@@ -29,8 +30,13 @@ class SparseMLP(nnx.Module):
         num_features: rows of the bag.
         dim: width of the hidden layer, which is the embedding that the head sees.
         linear: whether the sum is the embedding.
+        dropout: of the embedding's coordinates, in training.
         rngs: ``rngs.params`` initialises the bag: normal with standard deviation 0.1. Starting
             small matters where most classes are rare: what is learned then outweighs what was random.
+            ``rngs.dropout`` draws what is left out.
+
+    Raises:
+        ValueError: if a size is not positive, or ``dropout`` is negative or not below 1.
 
     Example:
         >>> from flax import nnx
@@ -40,12 +46,16 @@ class SparseMLP(nnx.Module):
     """
 
     @checked
-    def __init__(self, num_features: int, dim: int, *, linear: bool = False, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, num_features: int, dim: int, *, linear: bool = False, dropout: float = 0.0, rngs: nnx.Rngs
+    ) -> None:
         check_positive("num_features", num_features)
         check_positive("dim", dim)
+        check_rate("dropout", dropout)
         self.linear = linear
         self.bag = Table(0.1 * jax.random.normal(rngs.params(), (num_features, dim)))
         self.bias = nnx.Param(jnp.zeros(dim))
+        self.dropout = Dropout(dropout, rngs=rngs) if dropout else None
 
     def __call__(self, batch: Any) -> Float[Array, "B dim"]:
         """Embeddings, from the rows of the bag that the batch looks up."""
@@ -59,7 +69,8 @@ class SparseMLP(nnx.Module):
 
     def _hidden(self, total: Float[Array, "B dim"]) -> Float[Array, "B dim"]:
         total = total + self.bias[...]
-        return total if self.linear else jax.nn.relu(total)
+        hidden = total if self.linear else jax.nn.relu(total)
+        return hidden if self.dropout is None else self.dropout(hidden)
 
     def _flat_sum(self, values: Float[Array, " N"], batch: Any, rows: Float[Array, "N dim"]) -> Float[Array, "B dim"]:
         examples, number = jnp.asarray(batch.feature_examples), batch.labels.shape[0]

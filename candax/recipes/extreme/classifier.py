@@ -47,6 +47,8 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         num_sampled: candidates that a batch shares; all classes, if there are no more than this.
         learning_rate: None: 0.1 with the linear encoder, of Adagrad, and 0.005 with "relu", of Adam.
         encoder_rate: learning rate of the linear encoder, as a share of the class vectors'.
+        dropout: share of an embedding's coordinates that is left out at random in training; where test data come from
+            other sources than training data, try 0.3.
         num_predicted: how many labels ``predict`` gives to each example, if ``y`` was an indicator; None: those of
             probability above 1/2, of which there may be none.
         seed: of all that is drawn.
@@ -77,6 +79,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         num_sampled: int = 2048,
         learning_rate: float | None = None,
         encoder_rate: float = 0.2,
+        dropout: float = 0.0,
         num_predicted: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -89,6 +92,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         self.num_sampled = num_sampled
         self.learning_rate = learning_rate
         self.encoder_rate = encoder_rate
+        self.dropout = dropout
         self.num_predicted = num_predicted
         self.seed = seed
 

@@ -40,6 +40,7 @@ def make(
     loss: Callable[..., Any],
     *,
     encoder_rate: float,
+    dropout: float,
     bag: Callable[[], np.ndarray] | None,
 ) -> tuple[models.Classifier, cx.Optimizer]:
     """The model at its start, and Adagrad on rows, whose rate falls linearly to 0.
@@ -53,6 +54,7 @@ def make(
         sampler: of the head.
         loss: of the head.
         encoder_rate: the encoder's learning rate as a share of that; the encoder starts near where it should end.
+        dropout: of the embedding, in training.
         bag: gives ``directions``, to start from; None for a model whose values come from a checkpoint.
 
     Returns:
@@ -60,7 +62,7 @@ def make(
     """
     counts, rngs = dataset.label_counts(dataset.train), nnx.Rngs(seed)
     head = cx.Head(dataset.num_classes, dim, sampler=sampler, loss=loss, counts=counts, rngs=rngs)
-    encoder = models.SparseMLP(dataset.num_features, dim, linear=True, rngs=rngs)
+    encoder = models.SparseMLP(dataset.num_features, dim, linear=True, dropout=dropout, rngs=rngs)
     if bag is not None:
         _start(encoder, head, dataset, counts, bag())
     rates = {"encoder": encoder_rate * learning_rate, "head": learning_rate}

@@ -29,6 +29,7 @@ def settings_of(
     num_sampled: int,
     learning_rate: float | None,
     encoder_rate: float,
+    dropout: float,
     seed: int,
 ) -> Train:
     """The settings of `candax train`, checked here because scikit-learn wants checks in ``fit``."""
@@ -42,6 +43,7 @@ def settings_of(
         num_sampled=num_sampled,
         learning_rate=learning_rate,
         encoder_rate=encoder_rate,
+        dropout=dropout,
         seed=seed,
     )
     settings.check()

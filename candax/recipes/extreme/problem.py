@@ -23,11 +23,17 @@ CURVE_EXAMPLES = 5000
 
 
 def make_model(
-    dataset: data.Dataset, dim: int, sampler: Sampler | None, loss: Callable[..., Any], *, seed: int
+    dataset: data.Dataset,
+    dim: int,
+    sampler: Sampler | None,
+    loss: Callable[..., Any],
+    *,
+    dropout: float = 0.0,
+    seed: int,
 ) -> models.Classifier:
     """A sparse-feature MLP, followed by a head over all classes of the data set."""
     rngs = nnx.Rngs(seed)
-    encoder = models.SparseMLP(dataset.num_features, dim, rngs=rngs)
+    encoder = models.SparseMLP(dataset.num_features, dim, dropout=dropout, rngs=rngs)
     counts = dataset.label_counts(dataset.train)
     head = plain_head(dataset.num_classes, dim, counts, seed=seed, rngs=rngs)
     head.use(sampler, loss)
@@ -42,6 +48,7 @@ def problem(
     learning_rate: float,
     epochs: float = 1.0,
     num_steps: int | None = None,
+    dropout: float = 0.0,
     seed: int = 0,
     curve_examples: int | None = CURVE_EXAMPLES,
 ) -> Training:
@@ -54,6 +61,7 @@ def problem(
         learning_rate: of Adam.
         epochs: passes over the training set.
         num_steps: training steps, instead of epochs.
+        dropout: of the embedding, in training.
         seed: of initial values, batches and candidates.
         curve_examples: test examples behind each point of the curve; None: there is no curve.
 
@@ -64,7 +72,7 @@ def problem(
     chosen = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:curve_examples])
 
     def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
-        model = make_model(dataset, dim, sampler, loss, seed=seed)
+        model = make_model(dataset, dim, sampler, loss, dropout=dropout, seed=seed)
         return model, cx.Optimizer(model, optax.adam(learning_rate), seed=seed)
 
     return Training(

@@ -12,7 +12,8 @@ from candax.recipes.common import finished
 TASK = "extreme"
 # Settings of `candax train` that ``ExtremeClassifier`` has too.
 OPTIONS = (
-    "sampler", "loss", "encoder", "dim", "epochs", "batch_size", "num_sampled", "learning_rate", "encoder_rate", "seed",
+    "sampler", "loss", "encoder", "dim", "epochs", "batch_size", "num_sampled", "learning_rate", "encoder_rate",
+    "dropout", "seed",
 )  # fmt: skip
 
 

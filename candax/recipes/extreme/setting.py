@@ -67,6 +67,9 @@ class Setting(common.Settings):
     encoder_rate: common.NotNegative = 0.2
     """Learning rate of the linear encoder, as a share of the class vectors'; 0.03 in `candax train` for
     python-stdlib."""
+    dropout: common.NotNegative = 0.0
+    """Share of an embedding's coordinates that is left out at random in training; 0.3 in `candax train` for
+    python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
     def load(self) -> data.Dataset:
@@ -88,6 +91,7 @@ class Setting(common.Settings):
             learning_rate=self.learning_rate or 5e-3,
             epochs=self.epochs,
             num_steps=self.steps,
+            dropout=self.dropout,
             **options,
         )
         if self.encoder == "relu":
@@ -97,7 +101,8 @@ class Setting(common.Settings):
         bag = functools.cache(lambda: linear.directions(dataset, self.dim, seed)) if new else None
         told = dataset, self.dim, rate, training.num_steps, seed
         return dataclasses.replace(
-            training, make=functools.partial(linear.make, *told, encoder_rate=self.encoder_rate, bag=bag)
+            training,
+            make=functools.partial(linear.make, *told, encoder_rate=self.encoder_rate, dropout=self.dropout, bag=bag),
         )
 
     def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:

@@ -76,7 +76,8 @@ class Train(Setting):
     LINEAR_RATE: ClassVar = 0.1
     # Chosen with whole files held out: what the encoder learns beyond its start holds for other files less.
     OF_STDLIB: ClassVar = {
-        "encoder_rate": 0.03, "learning_rate": 0.2, "dim": 768, "epochs": 4.0, "batch_size": 256, "num_sampled": 1024,
+        "encoder_rate": 0.03, "dropout": 0.3, "learning_rate": 0.2, "dim": 768, "epochs": 4.0, "batch_size": 256,
+        "num_sampled": 1024,
     }  # fmt: skip
     UNLESS_GIVEN: ClassVar = (OF_STDLIB,)
 
@@ -123,7 +124,7 @@ _NO_PART_OF_IDENTITY = (
     "quick", "dataset", "out", "checkpoint_every", "keep", "epochs", "steps", "seeds", "average", "neighbours",
 )  # fmt: skip
 # What runs have that were begun when this was no setting.
-_BEFORE = {"encoder_rate": 0.2}
+_BEFORE = {"encoder_rate": 0.2, "dropout": 0.0}
 
 
 class Run(NamedTuple):
@@ -140,8 +141,7 @@ class Run(NamedTuple):
         """What all parts of the run share."""
         values = dataclasses.asdict(self.settings)
         kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
-        if kept["encoder_rate"] == _BEFORE["encoder_rate"]:
-            del kept["encoder_rate"]
+        kept = {name: value for name, value in kept.items() if name not in _BEFORE or value != _BEFORE[name]}
         # With the linear encoder the rate falls to 0 at the last step.
         return kept if self.settings.encoder == "relu" else {**kept, "num_steps": self.training.num_steps}
 
