@@ -32,6 +32,7 @@ from rich.table import Table
 
 import candax as cx
 from candax.diagnostics.draws import gradient
+from candax.large_pages import with_large_pages
 
 _s = cx.samplers
 # Shared by the batch ("shared") or one set per example.
@@ -170,4 +171,5 @@ def main(
 
 
 if __name__ == "__main__":
+    with_large_pages()
     tyro.cli(main)

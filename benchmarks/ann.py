@@ -47,6 +47,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
+from candax.large_pages import with_large_pages
 
 K, NUM_LISTS = 100, 1024
 FLAT = "faiss IVF-Flat"
@@ -312,4 +313,5 @@ def main(
 
 
 if __name__ == "__main__":
+    with_large_pages()
     tyro.cli(main)

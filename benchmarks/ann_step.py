@@ -39,6 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
+from candax.large_pages import with_large_pages
 from candax.training.trainer import Graph, compiled_step
 
 NUM_GROUPS, LEARNING_RATE = 8, 1e-3
@@ -201,4 +202,5 @@ def main(
 
 
 if __name__ == "__main__":
+    with_large_pages()
     tyro.cli(main)

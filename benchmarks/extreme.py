@@ -25,6 +25,7 @@ import tyro
 from scipy.sparse import csr_matrix
 
 from candax.data import Dataset
+from candax.large_pages import with_large_pages
 from candax.recipes import common
 from candax.recipes.common.report import table
 from candax.recipes.common.study import show
@@ -94,4 +95,5 @@ def main(settings: Extreme) -> None:
 
 
 if __name__ == "__main__":
+    with_large_pages()
     main(tyro.cli(Extreme))

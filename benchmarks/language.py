@@ -17,6 +17,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from candax.large_pages import with_large_pages
 from candax.recipes.language.command import LanguageSettings, _make, _pair
 from candax.recipes.language.files import END, Text
 from candax.recipes.language.streams import StreamBatches
@@ -92,4 +93,5 @@ def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, st
 
 
 if __name__ == "__main__":
+    with_large_pages()
     main(tyro.cli(Settings, description=__doc__))

@@ -30,6 +30,7 @@ from rich.table import Table
 from steps import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
+from candax.large_pages import with_large_pages
 
 NUM_HASHES, BUDGET, BATCHED = 9, 4096, 5
 
@@ -154,4 +155,5 @@ def main(
 
 
 if __name__ == "__main__":
+    with_large_pages()
     tyro.cli(main)

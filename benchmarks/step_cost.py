@@ -67,6 +67,7 @@ from steps import (
 import candax as cx
 from candax.base import never
 from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.large_pages import with_large_pages
 
 _s = cx.samplers
 _SAMPLER = "sampler: "
@@ -336,4 +337,5 @@ def report(costs: list[Cost], path: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    with_large_pages()
     tyro.cli(main)

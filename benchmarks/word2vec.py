@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
+from candax.large_pages import with_large_pages
 
 MIN_COUNT, RESAMPLES, WORKERS = 5, 1000, 2
 
@@ -215,4 +216,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    with_large_pages()
     main(tyro.cli(Settings))
