@@ -126,14 +126,6 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         """The share of examples with more than ``max_labels`` labels."""
         return float(np.mean(np.diff(self.examples.labels.indptr) > self.max_labels))
 
-    def describe(self) -> str:
-        """Sizes and truncated shares in one line."""
-        return (
-            f"{self.batches_per_epoch} batches of {self.batch_size} an epoch; "
-            f"{self.max_features} features an example ({self.truncated_features:.2%} of the examples have more), "
-            f"{self.max_labels} labels ({self.truncated_labels:.2%} have more)"
-        )
-
 
 @checked
 def num_batches(examples: Examples, batch_size: int) -> int:

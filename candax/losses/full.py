@@ -14,7 +14,6 @@ from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
-from candax.losses.likelihood import css
 
 
 @checked
@@ -90,14 +89,6 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
 def scores_all_classes(loss: Callable[..., Any]) -> bool:
     """Whether a loss takes (embeddings, labels, classes) and no candidates."""
     return getattr(loss, "func", loss) in (full_softmax, _over_all_classes)
-
-
-def candidates_loss(loss: Callable[..., Any]) -> Loss:
-    """The loss on ``SampledLogits`` that one over all classes is made of; of ``full_softmax`` it is ``css``."""
-    if getattr(loss, "func", loss) is full_softmax:
-        return css
-    assert isinstance(loss, partial)
-    return loss.args[0]
 
 
 def _over_all_classes(

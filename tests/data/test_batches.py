@@ -154,7 +154,6 @@ def test_default_widths_come_from_the_data() -> None:
     batches = Batches(examples, 10, 0)
     assert (batches.max_features, batches.max_labels) == (8, 16)
     assert batches.truncated_features == batches.truncated_labels == 0.005
-    assert "8 features an example (0.50% of the examples have more), 16 labels (0.50% have more)" in batches.describe()
     more = examples_with(features[:-1] + [features[-1]] * 2, [[0]] * 1001, 50)
     assert Batches(more, 10, 0).max_features == 200
     many = examples_with([[1.0] * 300] * 4, [list(range(50))] * 4, 50)

@@ -4,9 +4,9 @@
     candax train --dataset acl-authors --tf-idf        (a folder in the Extreme Classification Repository's format)
     candax train --seeds 3 --average 3
 
-Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .425 /
-.217, the model .442 / .239, the mean of three .447 / .240, with neighbours .450 / .246 (34 s per training on 2 cores,
-53 to 96 on one, 2.2 GB). napkinXC's label tree has .446 / .243 after 24 s (``benchmarks/extreme.py``). On acl-authors,
+Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .423 /
+.216, the model .444 / .238, the mean of three .444 / .241, with neighbours .451 / .246 (54 to 73 s per training on one
+core, 2.2 GB; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors,
 --tf-idf --seeds 3 --average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s
 per training on one core. On yso-en .367 / .170, with neighbours .377 / .176, 1,309 s on one core.
 """

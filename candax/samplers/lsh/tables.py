@@ -6,7 +6,7 @@ them as small arrays and writes each back once, so that donated tables are chang
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Int, UInt32
 
 from candax.base import KeyArray, pytree
 from candax.samplers.lsh.edits import EMPTY, Eviction, edit, running_count
@@ -238,9 +238,3 @@ def _to_front(mask: Bool[Array, " n"]) -> tuple[Int[Array, ""], Int[Array, " pad
     places = jnp.full(n + -n % _CHUNK, n, jnp.int32)
     places = places.at[jnp.where(mask, rank - 1, places.shape[0])].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
     return rank[-1], places
-
-
-def stored(tables: Tables) -> Float[Array, ""]:
-    """The share of all (class, table) pairs that their bucket holds: 1 while nothing was evicted."""
-    kept = jnp.sum(tables.buckets != EMPTY, dtype=jnp.float32)
-    return kept / jnp.maximum(jnp.sum(tables.loads, dtype=jnp.float32), 1.0)
