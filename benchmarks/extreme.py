@@ -43,10 +43,10 @@ class Extreme:
     """python-stdlib, or a folder with train and test files in the Extreme Classification Repository's text format."""
     tf_idf: bool = False
     """Weigh counted features by how rare they are."""
-    num_sampled: common.Count = Train.num_sampled
-    """Candidates of `candax train`."""
-    epochs: common.Positive = Train.epochs
-    """Of `candax train`."""
+    num_sampled: common.Count | None = None
+    """Candidates of `candax train`, unless its own number."""
+    epochs: common.Positive | None = None
+    """Passes of `candax train`, unless its own."""
 
 
 def label_tree(dataset: Dataset) -> dict[str, Any]:
@@ -73,13 +73,9 @@ def main(settings: Extreme) -> None:
     """Runs all, and prints the table."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        ours = Train(
-            dataset=settings.dataset,
-            tf_idf=settings.tf_idf,
-            num_sampled=settings.num_sampled,
-            epochs=settings.epochs,
-            out=Path(folder),
-        )
+        given: dict[str, Any] = {"num_sampled": settings.num_sampled, "epochs": settings.epochs}
+        given = {name: value for name, value in given.items() if value is not None}
+        ours = Train(dataset=settings.dataset, tf_idf=settings.tf_idf, out=Path(folder), **given)
         dataset = ours.load()
         if importlib.util.find_spec("napkinxc") is not None:
             rows.append({"method": "napkinXC, PLT", **label_tree(dataset)})
