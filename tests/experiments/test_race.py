@@ -36,6 +36,7 @@ def test_contenders_are_tuned_alike_and_timed_to_nearly_the_full_softmax(tmp_pat
         num_sampled=10,
         quick=True,
         rates=(0.01, 2.0),
+        nearly=0.9,
         seeds=2,
         out=tmp_path,
     )
