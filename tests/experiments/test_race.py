@@ -33,10 +33,9 @@ def test_contenders_are_tuned_alike_and_timed_to_nearly_the_full_softmax(tmp_pat
         samplers=("uniform",),
         losses=("one_vs_all",),
         all_classes=True,
-        num_sampled=10,
+        num_sampled=16,
         quick=True,
         rates=(0.01, 2.0),
-        nearly=0.9,
         seeds=2,
         out=tmp_path,
     )

@@ -6,9 +6,9 @@
 
 Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .423 /
 .216, the model .444 / .238, the mean of three .444 / .241, with neighbours .451 / .246 (54 to 73 s per training on one
-core, 2.2 GB; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors,
---tf-idf --seeds 3 --average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s
-per training on one core. On yso-en .367 / .170, with neighbours .377 / .176, 1,309 s on one core.
+core, 2.2 GB; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors, --tf-idf --seeds 3
+--average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s per training on
+one core. On yso-en .367 / .170, with neighbours .377 / .176, 1,309 s on one core.
 """
 
 import dataclasses
