@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
 from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
-from candax.samplers.common.selection import smallest
+from candax.samplers.common.selection import falling, smallest
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
@@ -122,8 +122,8 @@ def grouped(
             ids = jnp.where(each.mask, each.ids, EMPTY)
         labels = _labels(query, groups)
         ids = jnp.concatenate([labels, ids.reshape(groups, -1)], axis=1)
-        order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), _falling(score.reshape(groups, -1))], axis=1)
-        found = _best(ids, order, num_sampled)
+        order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), falling(score.reshape(groups, -1))], axis=1)
+        found = _best(ids, order, num_sampled, query.classes.num_classes)
         filled = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)
         drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape), filled.mask, (found, filled.log_fill))
         counts = log_expected_count(state, drawn, drawn.ids, query)
@@ -152,17 +152,9 @@ def _labels(query: Query, groups: int) -> Int[Array, "G labels"]:
     return jnp.where(query.labels >= 0, query.labels, EMPTY).reshape(groups, -1).astype(jnp.int32)
 
 
-def _falling(scores: Float[Array, "G n"]) -> Array:
-    """32-bit integers of at least 1 that rise as scores fall, for any score but NaN."""
-    bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
-    rising = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
-    return jnp.maximum(~rising, 1)
-
-
-def _best(ids: Int[Array, "G n"], order: Array, num: int) -> Found:
+def _best(ids: Int[Array, "G n"], order: Array, num: int, num_classes: int) -> Found:
     """The distinct ids of each group; where there are more than ``num``, those of lowest ``order``."""
-    ids, order = jax.lax.sort((ids, order), num_keys=2, dimension=1)
-    # Equal ids stand together, the one of lowest order in front.
+    ids, order = _by_id(ids, order, num_classes)
     first = _firsts(ids)
     number = jnp.minimum(jnp.sum(first, axis=1, dtype=jnp.int32), num)
     order = jnp.where(first, order, jnp.uint32(0xFFFFFFFF))
@@ -170,6 +162,26 @@ def _best(ids: Int[Array, "G n"], order: Array, num: int) -> Found:
     place = jax.vmap(lambda order: smallest(order, size, 32))(order)
     kept = jnp.where(jnp.take_along_axis(first, place, axis=1), jnp.take_along_axis(ids, place, axis=1), EMPTY)
     return Found(jnp.sort(kept, axis=1), number)
+
+
+def _by_id(ids: Int[Array, "G n"], order: Array, num_classes: int) -> tuple[Array, Array]:
+    """Ids in rising order, and at the first of each run of equal ids the lowest ``order`` of the run."""
+    number = ids.shape[1]
+    if num_classes * number >= 1 << 32:
+        ids, order = jax.lax.sort((ids, order), num_keys=2, dimension=1)
+        return ids, order
+    # A CPU sorts one array of integers several times as fast as two: each holds an id and its place.
+    keys = ids.astype(jnp.uint32) * number + jnp.arange(number, dtype=jnp.uint32)
+    keys = jnp.sort(jnp.where(ids == EMPTY, jnp.uint32(0xFFFFFFFF), keys), axis=1)
+    ids = jnp.where(keys == jnp.uint32(0xFFFFFFFF), EMPTY, (keys // number).astype(jnp.int32))
+    order = jnp.take_along_axis(order, keys % number, axis=1)
+
+    def lowest(after: tuple[Array, Array], here: tuple[Array, Array]) -> tuple[Array, Array]:
+        same = after[0] == here[0]
+        return here[0], jnp.where(same, jnp.minimum(after[1], here[1]), here[1])
+
+    ids, order = jax.lax.associative_scan(lowest, (ids, order), reverse=True, axis=1)
+    return ids, order
 
 
 def _firsts(ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:

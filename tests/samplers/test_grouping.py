@@ -12,6 +12,8 @@ import candax as cx
 from candax import samplers
 from candax.base import Retriever, no_follow
 from candax.samplers import classes_per_example, grouped
+from candax.samplers.grouping import _best
+from candax.samplers.lsh.retrieve import EMPTY
 
 BATCH, K, LABELS, NUM_CLASSES = 6, 5, 2, 40
 
@@ -151,3 +153,18 @@ def test_what_cannot_be_grouped_is_refused():
         grouped(samplers.top_k(1), num_sampled=4, num_groups=3).sample((), jax.random.key(0), query)
     with pytest.raises(ValueError, match="num_sampled"):
         grouped(samplers.top_k(1), num_sampled=0)
+
+
+@pytest.mark.parametrize("num_classes", [50, 1 << 28])
+def test_classes_that_many_examples_want_count_by_their_best_place(num_classes):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 50, (3, 60)).astype(np.int32)
+    ids[:, ::7] = EMPTY
+    order = rng.permutation(180).reshape(3, 60).astype(np.uint32)
+    found = _best(jnp.asarray(ids), jnp.asarray(order), 20, num_classes)
+    for group in range(3):
+        best = {}
+        for i, place in zip(ids[group], order[group], strict=True):
+            if i != EMPTY:
+                best[int(i)] = min(int(place), best.get(int(i), 1 << 30))
+        assert np.asarray(found.ids[group]).tolist() == sorted(sorted(best, key=lambda i: best[i])[:20])

@@ -1,4 +1,4 @@
-"""The smallest of many small integers: a threshold by bits, and the places below it by counting bits.
+"""The smallest of many integers and the largest scores: a threshold by bits, the places below it by counting bits.
 
 ``lax.top_k`` of long rows is slow on a CPU, and so is a scatter of one number per element. Here a row is only read:
 once for each bit of its keys, to count how many lie below a threshold, and twice to pack comparisons into words.
@@ -6,10 +6,12 @@ once for each bit of its keys, to count how many lie below a threshold, and twic
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Integer, UInt32
+from jaxtyping import Array, Bool, Float, Int, Int32, Integer, UInt32
 
 WORD = 32
 _RUN = 128
+# Up to so many scores are put in order by comparing all pairs.
+_PAIRS = 512
 
 
 def pack_bits(bits: Bool[Array, "*n width"]) -> UInt32[Array, "*n words"]:
@@ -113,3 +115,52 @@ def smallest(keys: Integer[Array, " n"], num: int, num_bits: int) -> Int[Array, 
     below, equal = pack_bits(padded < kth), pack_bits(padded == kth)
     number = jnp.sum(jax.lax.population_count(below), dtype=jnp.int32)
     return positions_of_set_bits(below | _first_set_bits(equal, num - number), num)
+
+
+def falling(scores: Float[Array, "*n"]) -> UInt32[Array, "*n"]:
+    """Integers of 32 bits, at least 1, that rise as scores fall, for any score but NaN."""
+    # -0 is 0.
+    bits = jax.lax.bitcast_convert_type(jnp.where(scores == 0, 0.0, scores.astype(jnp.float32)), jnp.uint32)
+    rising = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+    return jnp.maximum(~rising, 1)
+
+
+def best_places(estimates: Float[Array, "B n"], number: int, num_bits: int) -> Int32[Array, "B number"]:
+    """The places of the largest estimates of each row, in rising order of places; those of -inf are last.
+
+    Estimates are rounded to ``num_bits`` bits: of those that are then equal the first are taken.
+    """
+    largest = jnp.max(estimates, axis=1, keepdims=True)
+    lowest = jnp.min(jnp.where(estimates > -jnp.inf, estimates, jnp.inf), axis=1, keepdims=True)
+    last = (1 << num_bits) - 1
+    scale = (last - 1) / jnp.maximum(largest - lowest, jnp.finfo(jnp.float32).tiny)
+    keys = jnp.clip((largest - estimates) * scale, 0, last - 1)
+    keys = jnp.where(estimates > -jnp.inf, keys, last).astype(jnp.int16)
+    return jax.vmap(lambda keys: smallest(keys, number, num_bits))(keys)
+
+
+def best_first(
+    scores: Float[Array, "B n"], ids: Int[Array, "B n"], k: int
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """The k largest scores in falling order, of equal ones the first, and their ids: ``lax.top_k``, sooner on a CPU.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> best_first(jnp.array([[1.0, 3.0, 3.0]]), jnp.array([[7, 8, 9]]), 2)[1].tolist()
+        [[8, 9]]
+    """
+    if k > _PAIRS:
+        scores, place = jax.lax.top_k(scores, k)
+        return scores, jnp.take_along_axis(ids, place, axis=1)
+    if scores.shape[1] > _RUN:
+        place = jax.vmap(lambda keys: smallest(keys, k, 32))(falling(scores))
+        scores, ids = (jnp.take_along_axis(some, place, axis=1) for some in (scores, ids))
+    number = scores.shape[1]
+    # Sums down columns of 16 bits, of which a CPU does many at a time.
+    place = jnp.arange(number, dtype=jnp.int16)
+    mine, others = scores[:, None, :], scores[:, :, None]
+    before = (others > mine) | ((others == mine) & (place[:, None] < place))
+    rank = jnp.sum(before, axis=1, dtype=jnp.int16)
+    at_rank = rank[:, :, None] == jnp.arange(k, dtype=jnp.int16)
+    at = jnp.sum(jnp.where(at_rank, place[:, None], 0), axis=1, dtype=jnp.int16).astype(jnp.int32)
+    return jnp.take_along_axis(scores, at, axis=1), jnp.take_along_axis(ids, at, axis=1)

@@ -6,6 +6,7 @@ time, summed in 32 bits; the best by a threshold found bit by bit, and put in or
 ``lax.top_k`` of so many take longer than the products.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -14,18 +15,21 @@ from jaxtyping import Array, Float, Int, Int8, Int32
 
 from candax.base import Classes, pytree
 from candax.cosines import as_scored
-from candax.samplers.common.selection import smallest
+from candax.samplers.common.selection import best_first, best_places
 from candax.samplers.ivf.lists import Lists, Visit
 
 _MOST = 127
 # Queries whose codes or rows are read at a time on a CPU: they stay in its cache, and their number feeds several cores.
 _TILE = 4
+# Queries that read few codes go together, up to so many queries and codes.
+_LARGE_TILE = 16
+_TOGETHER = 1 << 13
 # Places that a query reads at a time, for the same reason.
 _PLACES = 1 << 12
+# More queries than this are put in order by sorting, fewer by comparing all pairs.
+_SORTED = 1 << 11
 # To select the best, estimates are rounded to a scale of so many bits.
 _ESTIMATE_BITS = 10
-# Up to so many are put in order by comparing all pairs.
-_PAIRS = 512
 # So many queries are searched at a time that what is read together holds about this many numbers.
 _SCRATCH = 1 << 24
 
@@ -174,49 +178,14 @@ def estimate(codes: Bytes, embeddings: Float[Array, "B dim"], blocks: Int[Array,
     runs = -(-reads * block // _PLACES)
     run = -(-reads // runs)
     cut = jnp.pad(blocks, ((0, 0), (0, runs * run - reads))).reshape(number * runs, run)
-    found = _by_tiles(products, (jnp.repeat(values, runs, axis=0), cut))
+    tile = _LARGE_TILE if _LARGE_TILE * run * block <= _TOGETHER else _TILE
+    found = _by_tiles(products, (jnp.repeat(values, runs, axis=0), cut), tile)
     found = found.reshape(number, runs * run, block)[:, :reads]
     numbers = codes.numbers[blocks]
     estimates = found.astype(jnp.float32) * numbers[:, :, 0]
     if numbers.shape[2] > 1:
         estimates += numbers[:, :, 1] / jnp.where(worth > 0, worth, 1.0)[:, None, None]
     return estimates
-
-
-def best_places(estimates: Float[Array, "B n"], number: int, num_bits: int) -> Int32[Array, "B number"]:
-    """The places of the largest estimates of each row, in rising order of places; those of -inf are last.
-
-    Estimates are rounded to ``num_bits`` bits: of those that are then equal the first are taken.
-    """
-    largest = jnp.max(estimates, axis=1, keepdims=True)
-    lowest = jnp.min(jnp.where(estimates > -jnp.inf, estimates, jnp.inf), axis=1, keepdims=True)
-    last = (1 << num_bits) - 1
-    scale = (last - 1) / jnp.maximum(largest - lowest, jnp.finfo(jnp.float32).tiny)
-    keys = jnp.clip((largest - estimates) * scale, 0, last - 1)
-    keys = jnp.where(estimates > -jnp.inf, keys, last).astype(jnp.int16)
-    return jax.vmap(lambda keys: smallest(keys, number, num_bits))(keys)
-
-
-def best_first(
-    scores: Float[Array, "B n"], ids: Int[Array, "B n"], k: int
-) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """The k largest scores in falling order, of equal ones the first, and their ids.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> best_first(jnp.array([[1.0, 3.0, 3.0]]), jnp.array([[7, 8, 9]]), 2)[1].tolist()
-        [[8, 9]]
-    """
-    number = scores.shape[1]
-    if number > _PAIRS:
-        scores, place = jax.lax.top_k(scores, k)
-        return scores, jnp.take_along_axis(ids, place, axis=1)
-    place = jnp.arange(number, dtype=jnp.int32)
-    mine, others = scores[:, :, None], scores[:, None, :]
-    rank = jnp.sum((others > mine) | ((others == mine) & (place < place[:, None])), axis=2, dtype=jnp.int32)
-    at_rank = rank[:, None, :] == jnp.arange(k, dtype=jnp.int32)[:, None]
-    at = jnp.sum(jnp.where(at_rank, place, 0), axis=2, dtype=jnp.int32)
-    return jnp.take_along_axis(scores, at, axis=1), jnp.take_along_axis(ids, at, axis=1)
 
 
 def _exact(embeddings: Float[Array, "B dim"], ids: Int[Array, "B n"], classes: Classes) -> Float[Array, "B n"]:
@@ -231,11 +200,12 @@ def _exact(embeddings: Float[Array, "B dim"], ids: Int[Array, "B n"], classes: C
     return logits if classes.biases is None else logits + classes.biases[ids]
 
 
-def _by_tiles(function, arrays):  # type: ignore[no-untyped-def]
-    """Applies a function of rows; on a CPU, to a few rows at a time."""
+def _by_tiles(function, arrays, tile=_TILE):  # type: ignore[no-untyped-def]
+    """Applies a function of rows; on a CPU, to a few rows at a time: a power of two, at most ``tile``."""
+    tile = math.gcd(arrays[0].shape[0], tile)
 
     def tiled(*arrays: Array) -> Array:
-        cut = tuple(array.reshape(-1, _TILE, *array.shape[1:]) for array in arrays)
+        cut = tuple(array.reshape(-1, tile, *array.shape[1:]) for array in arrays)
         found = jax.lax.map(function, cut)
         return found.reshape(-1, *found.shape[2:])
 
@@ -246,7 +216,7 @@ def _in_order(keys: Int[Array, " n"]) -> tuple[Int32[Array, " n"], Int32[Array, 
     """The order in which the keys rise, and the place of each in it."""
     number = keys.shape[0]
     place = jnp.arange(number, dtype=jnp.int32)
-    if number > 4 * _PAIRS:
+    if number > _SORTED:
         order = jnp.argsort(keys).astype(jnp.int32)
         return order, jnp.zeros(number, jnp.int32).at[order].set(place, unique_indices=True)
     before = (keys < keys[:, None]) | ((keys == keys[:, None]) & (place < place[:, None]))

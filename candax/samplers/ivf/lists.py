@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import pytree
+from candax.samplers.common.selection import best_first
 
 # Places per block; fewer where lists are so short that much of their last blocks would be empty.
 _BLOCK = 128
@@ -104,7 +105,8 @@ def visit(lists: Lists, similar: Float[Array, "B centers"], number: int) -> Visi
     block = lists.ids.shape[1]
     # Lists without classes come last, and every other list has at least one block: R lists are enough.
     similar = jnp.where(lists.sizes > 0, similar, -jnp.inf)
-    near, order = jax.lax.top_k(similar, min(number, similar.shape[1]))
+    which = jnp.broadcast_to(jnp.arange(similar.shape[1], dtype=jnp.int32), similar.shape)
+    near, order = best_first(similar, which, min(number, similar.shape[1]))
     taken = jnp.where(near > -jnp.inf, jnp.diff(lists.first_block)[order], 0)
     end = jnp.cumsum(taken, axis=1)
     slot = jnp.arange(number, dtype=jnp.int32)

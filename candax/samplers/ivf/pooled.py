@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.samplers.common.selection import kth_smallest
-from candax.samplers.ivf.bytes import Bytes, best_places, to_bytes
+from candax.samplers.common.selection import best_places, kth_smallest
+from candax.samplers.ivf.bytes import Bytes, to_bytes
 from candax.samplers.ivf.lists import Lists, list_of
 
 # Classes compared with all examples at a time: their products stay in a CPU's cache.

@@ -1,11 +1,11 @@
-"""The smallest of many integers, without sorting."""
+"""The smallest of many integers and the largest scores, without sorting."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.common.selection import pack_bits, positions_of_set_bits, select_bit, smallest
+from candax.samplers.common.selection import best_first, pack_bits, positions_of_set_bits, select_bit, smallest
 
 many = jax.jit(jax.vmap(smallest, in_axes=(0, None, None)), static_argnums=(1, 2))
 
@@ -49,3 +49,16 @@ def test_impossible_requests_are_refused():
         smallest(jnp.zeros(2, jnp.int16), 3, 4)
     with pytest.raises(ValueError, match="16 bits"):
         smallest(jnp.zeros(2, jnp.int16), 1, 16)
+
+
+@pytest.mark.parametrize(("n", "k"), [(7, 7), (128, 100), (300, 1), (300, 130), (300, 300), (700, 513), (2000, 44)])
+def test_the_largest_scores_are_those_of_top_k_in_its_order(n, k):
+    scores = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
+    scores[1] = np.rint(scores[1]) + 0.0  # many ties
+    scores[2] = -np.inf
+    scores[3, ::2] = -np.inf
+    ids = jnp.asarray(np.random.default_rng(0).permutation(5 * n).reshape(5, n).astype(np.int32))
+    wanted, place = jax.lax.top_k(scores, k)
+    found, which = jax.jit(best_first, static_argnums=2)(scores, ids, k)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(which, jnp.take_along_axis(ids, place, axis=1))
