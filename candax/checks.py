@@ -106,6 +106,17 @@ def check_ids(ids: Any, number: Any, what: str) -> None:
         )
 
 
+def check_32_bits(array: np.ndarray, at: str = "") -> None:
+    """Raises ValueError for integers that JAX would cut off to 32 bits, and so turn into others."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize <= 4 or not array.size:
+        return
+    import jax
+
+    low, high = int(array.min()), int(array.max())
+    if (low < -(2**31) or high >= 2**31) and not jax.config.read("jax_enable_x64"):
+        raise ValueError(f"{at}expected integers of 32 bits, got {low if low < -(2**31) else high}.")
+
+
 def described(value: Any) -> str:
     """A value in some words; of arrays their dtype and shape."""
     if _is_array(value):
@@ -146,6 +157,7 @@ def _converted(value: Any) -> Any:
         return value
     import jax.numpy as jnp
 
+    check_32_bits(value)
     return jnp.asarray(value)
 
 
@@ -188,7 +200,10 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
     label = function.__qualname__.removesuffix(".__init__")
-    return f"{label}: expected {name} to be {named(hint)}, got {described(value)}{beside}.{advice}"
+    got, mine = described(value), type(value)
+    if mine.__name__ in {getattr(of, "__name__", "") for of in _members(hint)}:
+        got = f"one of {mine.__module__.partition('.')[0]}, which is another class"
+    return f"{label}: expected {name} to be {named(hint)}, got {got}{beside}.{advice}"
 
 
 def _is_array(value: Any) -> Any:

@@ -124,8 +124,9 @@ class Head(OutputLayer):
             loss = full_softmax if sampler is None else sampled_softmax
         if normalized and biases:
             raise ValueError("expected no biases with normalized=True, whose logits are cosines: leave biases out.")
-        if counts is not None and np.shape(counts) != (num_classes,):
-            raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
+        _check_counts(counts, num_classes)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"expected dtype to be one of floats, got {jnp.dtype(dtype).name}.")
         self.num_classes, self.normalized, self.transform = num_classes, normalized, transform
         where = placement(mesh, axis, num_shards, num_classes)
         self.vectors = class_vectors(
@@ -229,6 +230,8 @@ class Head(OutputLayer):
             ValueError: for arguments whose types or shapes do not fit.
         """
         check_reduction(reduction)
+        if np.ndim(h) and not isinstance(self.vectors, ComputedVectors) and h.shape[-1] != self.dim:
+            raise ValueError(f"expected embeddings [..., {self.dim}], as wide as class vectors, got {list(h.shape)}.")
         sizes = {"num_classes": self.num_classes, "num_valid": self.num_classes}
         flat = predictions(
             h, labels, **sizes, where=where, weights=weights, are_distinct=runs is not None, more_labels=more_labels
@@ -272,6 +275,7 @@ class Head(OutputLayer):
                 stacklevel=3,
             )
 
+    @checked
     def grow(self, num_classes: int, *, counts: Any = None, rngs: nnx.Rngs) -> None:
         """Adds classes at the end: their vectors are drawn anew, all others are kept; the sampler's state is made anew.
 
@@ -292,6 +296,7 @@ class Head(OutputLayer):
                 f"expected num_classes >= {self.num_classes}, and counts of all classes if and only if the head has "
                 f"counts; got {num_classes} and counts={'None' if counts is None else 'given'}."
             )
+        _check_counts(counts, num_classes)
         old, missing = self.vectors[...], num_classes - self.vectors.shape[0]
         if missing > 0:
             new = jax.random.normal(rngs.params(), (missing, old.shape[1])) * jnp.std(old.astype(jnp.float32))
@@ -315,6 +320,19 @@ class Head(OutputLayer):
         """
         if deterministic is not None:
             self.deterministic = deterministic
+
+
+def _check_counts(counts: Any, num_classes: int) -> None:
+    if counts is None:
+        return
+    if np.shape(counts) != (num_classes,):
+        raise ValueError(f"expected counts of shape ({num_classes},), one per class, got {np.shape(counts)}.")
+    if isinstance(counts, jax.core.Tracer):
+        return
+    values = np.asarray(counts, np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if wrong.size:
+        raise ValueError(f"expected finite counts >= 0, got {values[wrong[0]]:g} for class {wrong[0]}.")
 
 
 def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..., Any]:

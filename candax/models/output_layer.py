@@ -17,7 +17,7 @@ from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.predictions import predictions
 from candax.models.sharded_scores import evaluate_sharded
-from candax.rows.lookups import lookup, whole
+from candax.rows.lookups import integer_ids, lookup, whole
 from candax.rows.tables import Constant, Placement, Table, normal_table, placement_of, table_of
 
 
@@ -87,21 +87,23 @@ class OutputLayer(nnx.Module):
             block_size: the most classes scored at a time.
 
         Returns:
-            Logits and int32 ids, ``[..., k]``, best first.
+            Logits and int32 ids, ``[..., k]``, best first; -inf and -1 where ``exclude`` leaves fewer than k.
         """
         h = self._checked(h)
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"expected 1 <= k <= {self.num_classes}, the number of classes, got {k!r}.")
         if exclude is not None:
-            exclude = jnp.asarray(exclude)
+            exclude = integer_ids(exclude, "exclude")
             if exclude.shape[:-1] != h.shape[:-1]:
                 raise ValueError(
                     f"expected exclude to be integer ids of shape {[*h.shape[:-1], 'E']}, got {exclude.dtype}"
                     f"{list(exclude.shape)}."
                 )
-            exclude = exclude.reshape(-1, exclude.shape[-1]).astype(jnp.int32)
+            exclude = exclude.reshape(-1, exclude.shape[-1])
         flat = h.reshape(-1, h.shape[-1])
         scores, ids, _ = self._evaluate(flat, self.whole(), k, block_size, exclude)
+        if exclude is not None:
+            ids = jnp.where(scores > -jnp.inf, ids, -1)
         return scores.reshape(*h.shape[:-1], k), ids.reshape(*h.shape[:-1], k)
 
     def log_prob(
@@ -124,9 +126,9 @@ class OutputLayer(nnx.Module):
             float32 of the labels' shape.
         """
         h, classes = self._checked(h), self.whole()
-        labels = jnp.asarray(labels)
+        labels = integer_ids(labels, "labels")
         flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
-        embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape).astype(jnp.int32)
+        embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape)
         ids = jnp.where(ids < self.num_classes, ids, classes.num_classes)
         rows = as_scored(lookup(classes.vectors, ids), self.normalized)
         logits = jnp.einsum(

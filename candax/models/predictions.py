@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.rows.lookups import integer_ids, report_ids
@@ -92,6 +93,10 @@ def predictions(
             f"expected labels to be class ids, got an array of shape {list(labels.shape)} whose last axis is as long "
             "as there are classes. One-hot labels become ids by jnp.argmax(labels, axis=-1)."
         )
+    if labels.ndim > len(shape) and not labels.shape[-1]:
+        raise ValueError(
+            f"expected one place or more for labels, got {list(labels.shape)}: -1 says that there is no label."
+        )
     labels = labels.reshape(-1, labels.shape[-1] if labels.ndim > len(shape) else 1)
     embeddings = embeddings.reshape(labels.shape[0], embeddings.shape[-1])
     labels = jnp.where(_flat_mask(where, shape)[:, None], labels, -1)
@@ -172,6 +177,8 @@ def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, " B"]:
 def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, " B"]) -> Float[Array, " B"]:
     if weights is None:
         return jnp.ones(math.prod(shape), jnp.float32)
+    if isinstance(weights, np.ndarray) and weights.dtype.kind == "f" and not np.all(weights >= 0):
+        raise ValueError(f"expected weights >= 0, got {weights[~(weights >= 0)][0]:g}.")
     given = jnp.asarray(weights)
     if not jnp.issubdtype(given.dtype, jnp.floating) or given.shape != shape:
         raise ValueError(

@@ -100,7 +100,13 @@ def draw_and_score(
             more_hits=more_hits,
             num_labels=num_labels,
         )
-        return loss(logits), jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
+        losses = loss(logits)
+        if isinstance(losses, SampledLogits):
+            raise ValueError(
+                "expected a loss that gives a number per prediction, got one that gives logits, as margins do: put it "
+                "before a loss, cx.losses.with_margin(margin, loss)."
+            )
+        return losses, jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
 
     drawn = Candidates(candidates.ids, candidates.log_expected_count, candidates.mask)
     more_hits = None if flat.more_labels is None else find_more_hits(flat.more_labels, drawn.ids, len(labels))

@@ -247,18 +247,26 @@ def all_finite(rows: Float[Array, "..."]) -> Bool[Array, ""]:
 
 def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:
     """Ids as int32, from any integer type; ValueError for anything else."""
-    ids = jnp.asarray(ids)
+    if not isinstance(ids, jax.Array):
+        ids = _narrow(np.asarray(ids))
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(
             f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot or probability arrays are no ids: "
             "take jnp.argmax(array, axis=-1), or jnp.where(mask, ids, -1) for a mask."
         )
+    return jnp.asarray(_narrow(ids), jnp.int32)
+
+
+def _narrow(ids: Any) -> Any:
+    """Integers that 32 bits do not hold become the largest that they do: cut off, they could be another row's id."""
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        return ids
+    numbers = np if isinstance(ids, np.ndarray) else jnp
+    if jnp.issubdtype(ids.dtype, jnp.unsignedinteger):
+        return numbers.minimum(ids, 2**31 - 1).astype(numbers.int32) if ids.dtype.itemsize >= 4 else ids
     if ids.dtype.itemsize > 4:
-        # Cut off to 32 bits, a large id could become another row's.
-        ids = jnp.where((ids < -1) | (ids > 2**31 - 1), 2**31 - 1, ids)
-    if jnp.issubdtype(ids.dtype, jnp.unsignedinteger) and ids.dtype.itemsize == 4:
-        ids = jnp.minimum(ids, 2**31 - 1)
-    return ids.astype(jnp.int32)
+        return numbers.where((ids < -1) | (ids > 2**31 - 1), 2**31 - 1, ids).astype(numbers.int32)
+    return ids
 
 
 @contextlib.contextmanager

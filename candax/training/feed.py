@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from candax.checks import check_32_bits
+
 
 @runtime_checkable
 class BatchSource(Protocol):
@@ -222,15 +224,7 @@ def on_host(batch: Any, what: str) -> Any:
                 f"{at}: expected an array of numbers, got {type(leaf).__name__} of dtype {array.dtype}: leave it out "
                 "of the batch, or turn it into ids."
             )
-        if (
-            array.dtype.kind in "iu"
-            and array.dtype.itemsize > 4
-            and array.size
-            and not jax.config.read("jax_enable_x64")
-        ):
-            low, high = int(array.min()), int(array.max())
-            if low < -(2**31) or high >= 2**31:
-                raise ValueError(f"{at}: expected integers of 32 bits, got {low if low < -(2**31) else high}.")
+        check_32_bits(array, f"{at}: ")
         return array
 
     return jax.tree_util.tree_map_with_path(array, batch)

@@ -17,7 +17,7 @@ from candax.rows.accumulate import accumulate as join
 from candax.rows.differentiate import value_and_grad
 from candax.rows.slots import settle
 from candax.rows.tables import placement_of, replicate
-from candax.training.feed import field
+from candax.training.feed import field, size_of
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
 from candax.training.validation import RESERVED
@@ -238,10 +238,24 @@ def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
 
 def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:
     """Loss and gradients of a batch, computed in parts one after the other; each part counts by its weight."""
+    size = size_of(batch)
+    if size % number:
+        raise ValueError(f"expected batches whose size is a multiple of accumulate={number}, got {size}.")
+    for name in ("more_labels", "feature_examples"):
+        if (of_whole := field(batch, name)) is not None and np.size(of_whole):
+            raise ValueError(
+                f"expected batches without {name} with accumulate={number}, as it numbers the examples of the whole "
+                "batch: make smaller batches."
+            )
 
-    def cut(leaf: Array) -> Array:
-        if leaf.shape[0] % number:
-            raise ValueError(f"expected batches whose size is a multiple of accumulate={number}, got {leaf.shape[0]}.")
+    def cut(path: Any, leaf: Array) -> Array:
+        if leaf.ndim == 0 or not leaf.size:
+            return jnp.broadcast_to(leaf, (number, *leaf.shape))
+        if leaf.shape[0] != size:
+            raise ValueError(
+                f"expected arrays of a batch to have an entry for each of its {size} examples with "
+                f"accumulate={number}, got shape {list(leaf.shape)} at batch{jax.tree_util.keystr(path)}."
+            )
         return leaf.reshape(number, -1, *leaf.shape[1:])
 
     def one(carried: PyTree, part: Any) -> tuple[PyTree, Any]:
@@ -250,7 +264,7 @@ def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> 
         return nnx.state(copy), found
 
     graph, start = nnx.split(model)
-    end, ((losses, aux), grads) = jax.lax.scan(one, start, jax.tree.map(cut, batch))
+    end, ((losses, aux), grads) = jax.lax.scan(one, start, jax.tree_util.tree_map_with_path(cut, batch))
     nnx.update(model, end)
     weights = aux.get(WEIGHT, jnp.ones(number))
     share = weights / jnp.maximum(jnp.sum(weights), 1e-30)

@@ -149,7 +149,15 @@ def mean_over(of_batch: Callable[[nnx.Module, Any], dict[str, Any]]) -> Metric:
         def of(found: Any) -> tuple[jax.Array, jax.Array]:
             values, weights = found if isinstance(found, tuple) else (found, None)
             values = jnp.asarray(values, jnp.float32)
-            weights = jnp.ones_like(values) if weights is None else jnp.asarray(weights, jnp.float32)
+            weights = jnp.asarray(1.0 if weights is None else weights, jnp.float32)
+            if weights.ndim > values.ndim or any(
+                mine not in (1, other) for mine, other in zip(weights.shape[::-1], values.shape[::-1], strict=False)
+            ):
+                raise ValueError(
+                    f"mean_over: expected a weight for each value, or weights that broadcast to them, got weights of "
+                    f"shape {list(weights.shape)} with values of shape {list(values.shape)}."
+                )
+            weights = jnp.broadcast_to(weights, values.shape)
             return jnp.sum(jnp.where(weights > 0, values * weights, 0)), jnp.sum(weights)
 
         return {name: of(found) for name, found in of_batch(model, batch).items()}

@@ -44,12 +44,26 @@ def test_sixty_four_bit_labels_do_not_wrap_around():
         assert np.isnan(float(pure_loss(labels=jnp.asarray(LABELS, jnp.int64) + 2**32)))
 
 
+@pytest.mark.parametrize("label", [2**32 + 1, -(2**32) + 1, 2**63])
+def test_ids_of_more_than_32_bits_are_no_other_ids(label):
+    labels = np.where(LABELS[0, 0] == LABELS, label, LABELS.astype(np.uint64 if label == 2**63 else np.int64))
+    assert np.isnan(float(pure_loss(labels=labels)))
+    head, embed = cx.Head(CLASSES, DIM, rngs=nnx.Rngs(0)), cx.Embed(CLASSES, DIM, rngs=nnx.Rngs(0))
+    assert np.isnan(head.log_prob(EMBEDDINGS, labels)[0, 0])
+    assert np.isnan(embed(labels)[0, 0]).all()
+    with pytest.raises(ValueError, match="expected"):
+        cx.check(embed, labels)
+    best = np.asarray(head.top_k(EMBEDDINGS, 1)[1])
+    np.testing.assert_array_equal(head.top_k(EMBEDDINGS, 1, exclude=best.astype(np.int64) + 2**32)[1], best)
+
+
 WRONG_LABELS = {
     "float": (LABELS.astype(np.float32), "labels to be an array of integers"),
     "bool": (LABELS > 2, "labels to be an array of integers"),
     "one-hot of floats": (np.eye(CLASSES, dtype=np.float32)[LABELS], "argmax"),
     "one-hot of integers": (np.eye(CLASSES, dtype=np.int32)[LABELS], "One-hot"),
     "another length": (LABELS[:, :2], "labels of shape"),
+    "no place for labels": (LABELS[..., None][..., :0], "one place or more"),
     "too many axes": (LABELS[..., None, None], "labels of shape"),
 }
 
@@ -68,6 +82,8 @@ WRONG_ARGUMENTS = {
     "where of numbers": ({"where": np.ones((2, 3), np.float32)}, "where to be bool"),
     "weights of another shape": ({"weights": np.ones(2, np.float32)}, "weights to be float"),
     "weights that are a mask": ({"weights": np.ones((2, 3), bool)}, "A mask goes to where="),
+    "weights below zero": ({"weights": np.full((2, 3), -1, np.float32)}, "weights >= 0, got -1"),
+    "a margin for a loss": ({"loss": cx.losses.arcface}, "with_margin"),
     "an unknown reduction": ({"reduction": "average"}, "'mean', 'sum', 'none'"),
     "the factory of a sampler": ({"sampler": cx.samplers.uniform}, "call it"),
     "no sampler": ({"sampler": "uniform"}, "sampler to be a Sampler or None, got 'uniform'"),
@@ -223,6 +239,10 @@ def test_optimizers_that_mix_rows_are_refused(model, tx):
 WRONG_HEADS = {
     "an uncalled factory": ({"sampler": cx.samplers.uniform}, "call it"),
     "counts of another length": ({"counts": np.ones(3)}, "counts of shape"),
+    "negative counts": ({"counts": -np.ones(CLASSES)}, "counts >= 0, got -1 for class 0"),
+    "counts that are no numbers": ({"counts": np.full(CLASSES, np.nan)}, "counts >= 0, got nan"),
+    "vectors of integers": ({"dtype": jnp.int32}, "dtype to be one of floats"),
+    "a table of another library": ({"table": nnx.Embed(CLASSES, DIM, rngs=nnx.Rngs(0))}, "one of flax, which is"),
     "biases of a normalised head": ({"normalized": True, "biases": True}, "leave biases out"),
     "a table that is an array": ({"table": VECTORS}, "head.vectors"),
     "a table and computed vectors": (
@@ -294,3 +314,10 @@ def test_nothing_is_written_where_the_loss_is_not_finite(model):
         if not np.array_equal(old, new)
     ]
     assert [name for name in changed if "step" not in name and "skipped" not in name] == []
+
+
+@pytest.mark.parametrize("sampler", [None, UNIFORM])
+def test_embeddings_as_wide_as_the_vectors_are_asked_for(sampler):
+    head = cx.Head(CLASSES, DIM, sampler=sampler, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="as wide as"):
+        head.loss(EMBEDDINGS[..., :3], LABELS)

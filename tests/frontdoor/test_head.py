@@ -72,6 +72,15 @@ def test_classes_that_are_excluded_are_not_among_the_best():
     np.testing.assert_array_equal(head.top_k(H, 1, exclude=exclude, block_size=7)[1][..., 0], best[..., 2])
 
 
+def test_where_too_few_classes_are_left_there_is_none():
+    head = make_head()
+    exclude = np.broadcast_to(np.arange(1, CLASSES), (2, 3, CLASSES - 1))
+    scores, ids = head.top_k(H, 3, exclude=exclude)
+    assert ids.tolist() == [[[0, -1, -1]] * 3] * 2
+    assert np.isfinite(scores[..., 0]).all()
+    assert (np.asarray(scores[..., 1:]) == -np.inf).all()
+
+
 def test_classes_are_drawn_from_the_softmax_also_in_a_decoding_scan():
     head = make_head()
     one = jnp.broadcast_to(jnp.asarray(H[0, 0]), (4000, DIM))
@@ -285,6 +294,10 @@ def test_a_head_grows_and_the_optimizer_keeps_its_rows():
 
     step()
     before = jax.tree.map(np.asarray, (head.vectors[...], optimizer.table_states.get_value()["vectors"]))
+    for number, counts in ((60, np.ones(CLASSES)), (60, -np.ones(60)), (60.5, np.ones(60)), (3, np.ones(3))):
+        with pytest.raises(ValueError, match="expected"):
+            head.grow(number, counts=counts, rngs=nnx.Rngs(5))
+    assert head(H).shape[-1] == CLASSES  # a refusal changes nothing
     head.grow(60, counts=np.ones(60), rngs=nnx.Rngs(5))
     with pytest.raises(ValueError, match=r"optimizer\.grow\(model\)"):
         step()

@@ -84,6 +84,32 @@ def test_micro_batches_are_the_batch():
     chex.assert_trees_all_close(arrays(four)[:3], arrays(one)[:3], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"more_labels": np.zeros((SIZE, 2), np.int32)}, "without more_labels with accumulate=2"),
+        ({"of_classes": np.zeros(2 * SIZE, np.float32)}, rf"got shape \[{2 * SIZE}\] at batch\['of_classes'\]"),
+        ({"scale": 2.0, "none": np.zeros((0, 2), np.int32)}, None),
+    ],
+)
+def test_only_what_is_of_the_examples_is_cut_into_micro_batches(extra, message):
+    class Plain(Model):
+        def __call__(self, batch):
+            return self.words(batch["words"]) * batch.get("scale", 1.0)
+
+    def trained(accumulate):
+        model = Plain()
+        model.head.use(None, cx.losses.full_softmax)
+        batches = [{"words": a, "labels": b, **extra} for a, b in pairs(2)]
+        return fit(batches, model, cx.Optimizer(model, optax.sgd(0.5)), num_steps=2, accumulate=accumulate)
+
+    if message is None:
+        chex.assert_trees_all_close(arrays(trained(2))[:3], arrays(trained(1))[:3], rtol=1e-4, atol=1e-6)
+        return
+    with pytest.raises(ValueError, match=message):
+        trained(2)
+
+
 @pytest.mark.parametrize("kind", [list, Loader, Stateful])
 @pytest.mark.parametrize("stop", [5, 10])
 def test_a_run_in_parts_is_the_whole_run(kind, stop, tmp_path):
@@ -159,6 +185,12 @@ def test_metrics_are_means_over_all_that_counts():
     metric = cx.training.mean_over(lambda model, batch: {"v": (batch, batch < 9), "all": batch})
     found = metric(nnx.Dict(), [np.array([1.0, 9.0]), np.array([2.0, 3.0, 9.0])])
     assert found == {"v": pytest.approx(2.0), "all": pytest.approx(4.8)}
+    of = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
+    metric = cx.training.mean_over(lambda model, batch: {"v": batch})
+    for weights in (of(4, 1), of(5), np.float32(2)):
+        assert metric(nnx.Dict(), [(of(4, 5), weights)]) == {"v": 1.0}
+    with pytest.raises(ValueError, match=r"shape \[4\] with values of shape \[4, 1\]"):
+        metric(nnx.Dict(), [(of(4, 1), of(4))])
     with pytest.raises(ValueError, match=r"expected a metric to return a number .* got ndarray\[3\] for 'metric'"):
         numbers(np.ones(3))
 
