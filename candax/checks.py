@@ -201,7 +201,8 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
     label = function.__qualname__.removesuffix(".__init__")
     got, mine = described(value), type(value)
-    if mine.__name__ in {getattr(of, "__name__", "") for of in _members(hint)}:
+    kinds = {get_origin(of) or of for of in _members(hint)}
+    if mine not in kinds and mine.__name__ in {getattr(of, "__name__", "") for of in kinds}:
         got = f"one of {mine.__module__.partition('.')[0]}, which is another class"
     return f"{label}: expected {name} to be {named(hint)}, got {got}{beside}.{advice}"
 

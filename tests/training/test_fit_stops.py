@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import jax
@@ -88,6 +89,10 @@ def test_of_two_that_train_in_one_folder_the_second_is_refused(tmp_path):
             with pytest.raises(ValueError, match="expected no other run to write to") as error:
                 fit(pairs(), folder=tmp_path)
             refused.append(str(error.value))
+            for _ in range(600):  # it is written beside the training
+                if any(of.name.isdigit() for of in (tmp_path / "checkpoints").iterdir()):
+                    break
+                time.sleep(0.1)
             assert cx.training.load(tmp_path, Model).step > 0
 
     same(fit(pairs(), folder=tmp_path, checkpoint_every=4, callback=again), fit(pairs()))
