@@ -10,6 +10,7 @@ labels; refuses ids that are not in rising order; and none of its errors names a
 second of processor time).
 """
 
+import codecs
 import re
 from typing import NamedTuple
 
@@ -57,7 +58,7 @@ def parse_header(line: bytes) -> Header:
         >>> parse_header(b"2 5 3")
         Header(points=2, features=5, labels=3)
     """
-    parts = line.split()
+    parts = line.removeprefix(codecs.BOM_UTF8).split()
     if len(parts) != 3 or not all(re.fullmatch(rb"[0-9]{1,18}", part) for part in parts):
         raise ValueError(f"expected a header of three integers, 'points features labels'; got {_show(line)}")
     header = Header(*map(int, parts))

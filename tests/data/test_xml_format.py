@@ -155,4 +155,5 @@ def test_wrong_headers(line: bytes) -> None:
 
 
 def test_header() -> None:
+    assert parse_header(b"\xef\xbb\xbf2 5 3\r\n") == Header(2, 5, 3)
     assert parse_header(b"10  2147483647 3\r\n") == Header(10, 2147483647, 3)

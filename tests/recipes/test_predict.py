@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -103,10 +104,19 @@ def test_runs_that_cannot_be_used_say_why(trained, tmp_path, capsys):
         (tmp_path / f"several/models/{number}").mkdir(parents=True)
         (tmp_path / f"several/models/{number}/model.safetensors").write_bytes(whole)
     assert "has 2: give the folder of one" in fails(capsys, "predict", tmp_path / "several", "-")
+    # Of one method and seed, the one that was trained last.
+    for number, (name, of) in enumerate({"a-0-new": whole, "a-0-old": b"?"}.items()):
+        path = tmp_path / f"again/models/{name}/model.safetensors"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(of)
+        os.utime(path, (9 - number, 9 - number))
+    run("predict", tmp_path / "again", trained.test)
 
 
 def test_output_that_cannot_be_written_says_so(trained, tmp_path, capsys):
     assert "which does not exist" in fails(capsys, "predict", trained.run, tmp_path / "nowhere.txt")
+    same = fails(capsys, "predict", trained.run, trained.test, "--out", trained.test)
+    assert "another file than the input" in same
     assert "got the folder" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path)
     assert "missing" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path / "missing" / "out.tsv")
     assert "expected --k to be an integer >= 1" in fails(capsys, "predict", trained.run, trained.test, "--k", 0)

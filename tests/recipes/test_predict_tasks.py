@@ -161,6 +161,9 @@ def test_questions_are_read_in_each_form_and_unknown_ones_counted(graph, monkeyp
     one, same, heads, nobody = (json.loads(line)["names"] for line in out.splitlines())
     assert one == same == model.complete(head, relation, 4, exclude_known=True)[0]
     assert heads == model.complete(None, relation, 4, tail=tail, exclude_known=True)[0]
+    for wrong in ({"head": head, "tail": tail}, {"head": None}):
+        with pytest.raises(ValueError, match="expected a head or a tail"):
+            model.complete(relation=relation, **wrong)
     assert nobody == []
     assert tail not in one
     assert "unknown to the run, left without an answer: 1" in err

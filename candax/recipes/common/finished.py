@@ -139,7 +139,9 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find(run: Path, commands: str) -> Path:
-    """The model file of a run: in its folder, or in that of the only model in its ``models/``.
+    """The model file of a run: in its folder, or in that of the only method and seed in its ``models/``.
+
+    Of a method and seed that were trained again with other settings or data it is the last one.
 
     Args:
         run: folder, or the file itself.
@@ -152,7 +154,10 @@ def find(run: Path, commands: str) -> Path:
         return run
     if (run / FILE).is_file():
         return run / FILE
-    found = sorted(path.parent for path in run.glob(f"models/*/{FILE}"))
+    last = {}
+    for path in sorted(run.glob(f"models/*/{FILE}"), key=lambda path: path.stat().st_mtime_ns):
+        last[path.parent.name.rpartition("-")[0] or path.parent.name] = path.parent
+    found = sorted(last.values())
     if len(found) == 1:
         return found[0] / FILE
     if found:

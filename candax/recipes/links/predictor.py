@@ -123,6 +123,8 @@ class LinkPredictor(Searching):
         Raises:
             ValueError: for an entity or a relation that the model does not know.
         """
+        if (head is None) == (tail is None):
+            raise ValueError(f"expected a head or a tail, whose other end is asked for, got {head!r} and {tail!r}.")
         best = self.best([self._question(head, relation, tail)], k, exclude_known=exclude_known)
         kept = best.ids[0] >= 0
         return [self.entities[i] for i in best.ids[0][kept].tolist()], best.scores[0][kept].tolist()

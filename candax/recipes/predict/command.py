@@ -55,6 +55,9 @@ class Predict:
 def predict(settings: Predict) -> Counter[str]:
     """Answers all inputs; returns what was counted on the way."""
     check_positive("--k", settings.k)
+    given = Path(settings.input)
+    if settings.out is not None and settings.out.exists() and given.exists() and settings.out.samefile(given):
+        raise ValueError(f"expected --out to be another file than the input, got {settings.out} for both.")
     task, found = load_task(settings.run)
     options = _options(settings, task)
     answers = importlib.import_module(f"candax.recipes.predict.{TASKS[task].answers}").answers
