@@ -61,6 +61,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         if error.errno is None:
             raise
         reason = f"{error.strerror}; {written} bytes of it were written. Free space, or choose a folder to write to"
+        if error.errno == errno.ENOENT and not path.parent.exists():
+            reason = f"{error.strerror}: make the folder {path.parent}, or choose another one"
         raise type(error)(error.errno, reason, str(path)) from error
     finally:
         # Where the folder has become unreadable this fails too, and must not hide why.

@@ -118,7 +118,9 @@ def test_output_that_cannot_be_written_says_so(trained, tmp_path, capsys):
     same = fails(capsys, "predict", trained.run, trained.test, "--out", trained.test)
     assert "another file than the input" in same
     assert "got the folder" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path)
-    assert "missing" in fails(capsys, "predict", trained.run, trained.test, "--out", tmp_path / "missing" / "out.tsv")
+    assert f"make the folder {tmp_path / 'missing'}" in fails(
+        capsys, "predict", trained.run, trained.test, "--out", tmp_path / "missing" / "out.tsv"
+    )
     assert "expected --k to be an integer >= 1" in fails(capsys, "predict", trained.run, trained.test, "--k", 0)
 
 

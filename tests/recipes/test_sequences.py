@@ -13,6 +13,7 @@ from flax import nnx
 import candax as cx
 from candax.cli import main
 from candax.recipes.sequences import building, command, files, neighbours, next_item, packing, scoring
+from candax.recipes.sequences.recommender import sequences_of
 from tests.commands import write_shop
 
 
@@ -159,3 +160,8 @@ def test_sasrec_s_cross_entropy_has_one_negative_for_each_place_and_quick_runs_a
     zeros = jnp.zeros((1, 32))
     logits = cx.SampledLogits(zeros[:, :1], zeros[:, :1], true, zeros, zeros, sampled, ~sampled, num_classes=100)
     np.testing.assert_allclose(loss(logits), 2 * np.log(2), rtol=1e-6)  # the item and one negative
+
+
+def test_items_of_numpy_are_kept_as_texts_and_numbers_of_python():
+    found = sequences_of([list(np.arange(3)), list(np.array(["a", "b"]))])
+    assert [type(name) for name in found.item_names] == [int] * 3 + [str] * 2

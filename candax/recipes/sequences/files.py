@@ -4,6 +4,7 @@ import csv
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
@@ -34,7 +35,7 @@ class Sequences:
     """
 
     name: str
-    item_names: tuple[str, ...]
+    item_names: tuple[Any, ...]
     items: Int32[np.ndarray, " N"]
     offsets: Int64[np.ndarray, " num_users_plus_1"]
     held_out: int = 1

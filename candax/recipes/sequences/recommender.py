@@ -224,5 +224,5 @@ def sequences_of(histories: Iterable[Sequence[Hashable]]) -> Sequences:
     numbers = {item: number for number, item in enumerate(items)}
     ids = np.array([numbers[item] for history in each for item in history], np.int32)
     offsets = np.cumsum([0, *(len(history) for history in each)], dtype=np.int64)
-    names: tuple[Any, ...] = tuple(items)
+    names: tuple[Any, ...] = tuple(item.item() if isinstance(item, np.generic) else item for item in items)
     return Sequences("histories", names, ids, offsets, held_out=0)
