@@ -177,8 +177,8 @@ def _flat_mask(where: Any, shape: tuple[int, ...]) -> Bool[Array, " B"]:
 def _flat_weights(weights: Any, shape: tuple[int, ...], counts: Bool[Array, " B"]) -> Float[Array, " B"]:
     if weights is None:
         return jnp.ones(math.prod(shape), jnp.float32)
-    if isinstance(weights, np.ndarray) and weights.dtype.kind == "f" and not np.all(weights >= 0):
-        raise ValueError(f"expected weights >= 0, got {weights[~(weights >= 0)][0]:g}.")
+    if isinstance(weights, np.ndarray) and weights.dtype.kind == "f" and np.any(weights < 0):
+        raise ValueError(f"expected weights >= 0, got {np.nanmin(weights):g}.")
     given = jnp.asarray(weights)
     if not jnp.issubdtype(given.dtype, jnp.floating) or given.shape != shape:
         raise ValueError(

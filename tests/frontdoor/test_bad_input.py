@@ -321,3 +321,9 @@ def test_embeddings_as_wide_as_the_vectors_are_asked_for(sampler):
     head = cx.Head(CLASSES, DIM, sampler=sampler, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="as wide as"):
         head.loss(EMBEDDINGS[..., :3], LABELS)
+
+
+def test_a_weight_that_is_no_number_does_not_count_where_its_prediction_does_not():
+    where, weights = LABELS[0, 0] != LABELS, np.ones((2, 3), np.float32)
+    weights[~where] = np.nan
+    assert float(pure_loss(where=where, weights=weights)) == float(pure_loss(where=where))
