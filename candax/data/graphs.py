@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from candax.checks import checked
+from candax.data.headers import names_columns
 from candax.data.tab_separated import find_file, name_of, read_rows
 
 Unknown: TypeAlias = Literal["keep", "drop", "error"]
@@ -138,7 +139,8 @@ def graph(
     r"""Reads a graph: a folder with ``train.tsv``, ``test.tsv`` and perhaps ``valid.tsv``, or one file to be split.
 
     Lines are ``head<tab>relation<tab>tail``, text in UTF-8, plain or .gz, .bz2, .xz, .zst. A folder may hold one file
-    ``triples.tsv`` instead, which is split as ``graph_of`` says.
+    ``triples.tsv`` instead, which is split as ``graph_of`` says. A first line such as ``head<tab>relation<tab>tail`` or
+    ``subject<tab>predicate<tab>object`` names the columns and is passed over.
 
     Args:
         path: file or folder.
@@ -211,16 +213,20 @@ def graph(
 def _read(path: Path, notes: list[str]) -> Iterator[tuple[int, Triple]]:
     """The triples of a file, each once, with the numbers of their lines."""
     seen: set[Triple] = set()
-    rows = last = 0
+    rows = last = headers = 0
     for number, fields in read_rows(path, (3,), _COLUMNS):
+        if not rows + headers and names_columns(fields, _COLUMNS.split(", ")):
+            notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(fields)}")
+            headers = 1
+            continue
         triple = Triple(*fields)
         rows, last = rows + 1, number
         if triple not in seen:
             seen.add(triple)
             yield number, triple
     _note(notes, path, rows - len(seen), "that stand there before, counted once")
-    if last > rows:
-        notes.append(f"{path.name}: {last - rows} empty lines passed over")
+    if last > rows + headers:
+        notes.append(f"{path.name}: {last - rows - headers} empty lines passed over")
 
 
 def _note(notes: list[str], path: Path, number: int, what: str) -> None:

@@ -277,7 +277,7 @@ def _row(path: Path, number: int, fields: list[str]) -> Row:
         time = math.nan
     if not math.isfinite(time):
         raise ValueError(
-            f"{path}:{number}: expected a time that is a finite number in the third column, got {fields[2]!r}. If the "
-            "first line names the columns, say header=True."
+            f"{path}:{number}: expected a time that is a finite number in the third column, got {fields[2]!r}. A "
+            "first line that names the columns needs header=True, or in commands names such as user, item and time."
         )
     return Row(fields[0], fields[1], time)

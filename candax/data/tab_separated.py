@@ -19,7 +19,7 @@ def read_rows(
         path: UTF-8 text, plain or .gz, .bz2, .xz, .zst. Empty lines are passed over.
         columns: the numbers of columns that are allowed; all lines must have the same number.
         what: the columns' names, for errors.
-        header: whether the first line is a header and not a row.
+        header: whether the first line that is not empty is a header and not a row.
 
     Yields:
         The line's number, from 1 on, and its fields, none of them empty.
@@ -40,7 +40,10 @@ def read_rows(
     path = Path(path)
     width, found = None, False
     for number, line in text_lines(path):
-        if not line or (header and number == 1):
+        if not line:
+            continue
+        if header:
+            header = False
             continue
         fields = line.split("\t")
         expected = columns if width is None else (width,)

@@ -5,6 +5,7 @@ import functools
 import gzip
 import lzma
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def _sequences(path: Path) -> Any:
 
 
 def _histories(path: Path) -> Any:
-    return [list(history) for history in histories(source(str(path)))]
+    return [list(history) for history in histories(source(str(path)), Counter())]
 
 
 def _questions(path: Path) -> Any:

@@ -246,6 +246,11 @@ def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):
     ):
         train.write_bytes(text)
         assert message in fails(capsys, "links", "--dataset", ring, *here)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"a{i}\tr\tb{i}\n" for i in range(50)))
+    assert "found none beside 50 for training. A single file is split" in fails(
+        capsys, "links", "--dataset", pairs, *here
+    )
     assert "--dim of 1 or more, got 0" in fails(capsys, "links", "--dim", 0, *here)
     assert "expected an even number" in fails(capsys, "links", "--batch-size", 7, *here)
     assert "a dropout below 1" in fails(capsys, "links", "--dropout", 1, *here)
@@ -253,11 +258,12 @@ def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):
 
 
 def test_what_reading_passes_over_is_counted(tmp_path):
-    (tmp_path / "train.tsv").write_text("a\tr\tb\n\na\tr\tb\nb\tr\tc\n")
+    (tmp_path / "train.tsv").write_text("Subject\tpredicate\tobject\na\tr\tb\n\na\tr\tb\nb\tr\tc\n")
     (tmp_path / "test.tsv").write_text("a\tr\tb\nx\tr\ta\n")
     graph = cx.data.graph(tmp_path, unknown="keep")
     assert graph.num_relations == 1
     assert graph.notes == (
+        "train.tsv:1: taken for names of columns: Subject, predicate, object",
         "train.tsv: 1 triples that stand there before, counted once",
         "train.tsv: 1 empty lines passed over",
         "test.tsv: 1 triples with an entity or relation that train.tsv has not, kept and ranked by untrained rows",
@@ -277,3 +283,9 @@ def test_settings_that_are_given_stay_as_they_are():
     assert METHODS["full_softmax"].of(LinksSettings(loss="nce")).loss is None
     on_a_file = LinksSettings(dataset="shop.tsv")
     assert METHODS["complex"].of(on_a_file) == on_a_file
+
+
+@pytest.mark.parametrize("triple", [5, "abc", ("a", 1, "b"), ("a", "b")])
+def test_what_is_no_triple_is_said(triple):
+    with pytest.raises(ValueError, match=r"expected triples .head, relation, tail. of texts, got .* as number 1"):
+        cx.recipes.LinkPredictor(dim=8).fit([("a", "r", "b"), triple])

@@ -82,10 +82,12 @@ def test_all_forms_of_histories_are_answered_alike(shop, monkeypatch, capsys):
     timed = "".join(f"{user},{item},{9 - t}\n" for user, *items in some for t, item in enumerate(items[::-1]))
     tabbed = "".join(f"{user}\t{item}\n" for user, *items in some for item in items)
     each = []
-    for text in (spaced, timed, tabbed):
+    for text in (spaced, "user,item,time\n" + timed, tabbed):
         piped(monkeypatch, text)
         run("predict", shop.run, "-", "--k", 3)
-        each.append(capsys.readouterr().out)
+        out, err = capsys.readouterr()
+        assert ("lines that name columns, passed over: 1" in err) == text.startswith("user,")
+        each.append(out)
     assert each[0] == each[1] == each[2]
 
 
@@ -120,6 +122,7 @@ def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch)
         ("ann i1\nbob\n", "standard input:2: expected a user and items separated by spaces, got 'bob'"),
         ("ann,i1\nann,i2,3\n", "standard input:2: expected user,item or user,item,time, alike in all lines"),
         ("ann\ti1\nbob\ti2\nann\ti3\n", "standard input:3: expected the lines of a user to stand together"),
+        ("user,item\n", "expected lines to answer, got an empty input"),
         ("ann,i1,noon\n", "standard input:1: expected a time that is a finite number"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from types import SimpleNamespace
 
 import jax
@@ -165,3 +166,27 @@ def test_sasrec_s_cross_entropy_has_one_negative_for_each_place_and_quick_runs_a
 def test_items_of_numpy_are_kept_as_texts_and_numbers_of_python():
     found = sequences_of([list(np.arange(3)), list(np.array(["a", "b"]))])
     assert [type(name) for name in found.item_names] == [int] * 3 + [str] * 2
+
+
+@pytest.mark.parametrize("mark", ["\t", ","])
+def test_a_line_of_names_is_no_interaction(mark, tmp_path):
+    lines = ["user_id item_id timestamp", "ann tea 3", "ann jam 1", "ann milk 2", "user tea 1"]
+    found = files.load(write(tmp_path, "\n" + "\n".join(lines).replace(" ", mark) + "\n"))
+    assert (found.item_names, found.user_names) == (("tea", "jam", "milk"), ("ann", "user"))
+    assert [found.item_names[item] for item in found.items[:3]] == ["jam", "milk", "tea"]
+    assert found.notes == ("shop.txt:2: taken for names of columns: user_id, item_id, timestamp",)
+
+
+@pytest.mark.parametrize(
+    ("histories", "message"),
+    [
+        (np.zeros((2, 3), int), "a list with a list of items for each user, got an array"),
+        (["tea", "milk"], "got 'tea' as history 0. A single history is a list in a list"),
+        ([["tea", "jam"], 5], "got 5 as history 1"),
+        ([["tea", None]], "items as texts or whole numbers, got None in history 0"),
+        ([["tea", "jam"], ["tea", float("nan")]], "got nan in history 1"),
+    ],
+)
+def test_what_is_no_history_is_said(histories, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cx.recipes.SequenceRecommender(dim=8).fit(histories)

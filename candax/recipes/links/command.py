@@ -226,7 +226,11 @@ def problem_of(settings: LinksSettings) -> Problem:
     graph = data.python_graph() if stdlib else data.graph(settings.dataset, unknown=settings.unknown)
     asked = data.questions_of(graph.valid if settings.split == "validation" else graph.test, graph.num_relations)
     if not len(asked):
-        raise ValueError(f"expected triples for {settings.split} in {settings.dataset}, found none.")
+        raise ValueError(
+            f"expected triples for {settings.split} in {settings.dataset}, found none beside {len(graph.train):,} for "
+            "training. A single file is split so that training has every entity and relation: triples of an entity "
+            "that occurs with one other alone cannot be held out. Give a folder of train.tsv, valid.tsv and test.tsv."
+        )
     return Problem(graph, data.KnownAnswers(graph), asked)
 
 

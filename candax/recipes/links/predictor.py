@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,11 @@ class LinkPredictor(Searching):
         self._graph: data.Graph | None = None
 
     @checked
-    def fit(self, triples: Iterable[Sequence[str]]) -> "LinkPredictor":
+    def fit(self, triples: Iterable[Any]) -> "LinkPredictor":
         """Trains anew, on all triples and in both directions.
 
         Args:
-            triples: (head, relation, tail) by their names.
+            triples: (head, relation, tail) by their names, which are texts.
 
         Returns:
             This predictor.
@@ -212,12 +213,15 @@ class LinkPredictor(Searching):
         return number
 
 
-def _graph(triples: Iterable[Sequence[str]]) -> data.Graph:
+def _graph(triples: Iterable[Any]) -> data.Graph:
     """A graph of the triples, all of them for training."""
     every: list[data.Triple] = []
     for number, triple in enumerate(triples):
-        parts = tuple(triple)
-        if isinstance(triple, str) or len(parts) != 3 or not all(isinstance(part, str) for part in parts):
-            raise ValueError(f"expected triples (head, relation, tail) of texts, got {triple!r} as number {number}.")
+        parts = tuple(triple) if isinstance(triple, Iterable) and not isinstance(triple, str) else ()
+        if len(parts) != 3 or not all(isinstance(part, str) for part in parts):
+            raise ValueError(
+                f"expected triples (head, relation, tail) of texts, got {reprlib.repr(triple)} as number {number}. "
+                "Ids become texts by str(id)."
+            )
         every.append(data.Triple(*parts))
     return data.graph_of("triples", every, valid_share=0.0, test_share=0.0)

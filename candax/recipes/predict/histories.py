@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from candax.recipes.predict.lines import Answer, Source, answered, in_batches
+from candax.recipes.sequences.files import is_header
 from candax.recipes.sequences.recommender import SequenceRecommender
 
 
@@ -30,7 +31,7 @@ def answers(
         ValueError: with file and line, for lines of another kind.
     """
     numbers = {str(item): number for number, item in enumerate(found.items)}
-    for batch in in_batches(histories(source)):
+    for batch in in_batches(histories(source, notes)):
         ids = [[numbers[item] for item in history.items if item in numbers] for history in batch]
         unknown = sum(len(history.items) - len(known) for history, known in zip(batch, ids, strict=True))
         notes["items unknown to the run, left out of histories"] += unknown
@@ -39,11 +40,12 @@ def answers(
         yield answered((history.user for history in batch), best.ids, best.scores, found.items)
 
 
-def histories(source: Source) -> Iterator[History]:
+def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
     """Reads ``user item item ...`` lines, or ``user,item[,time]`` lines, or the latter with tabs.
 
     The first line decides which: it has a tab, or else a comma, or else spaces. With tabs or commas, all lines of a
     user must stand together; they are sorted by time where there is one. So only one user is held in memory at a time.
+    There a first line that names the columns is passed over, and noted.
 
     Raises:
         ValueError: with file and line, for lines of another kind, or a user who comes again.
@@ -51,7 +53,10 @@ def histories(source: Source) -> Iterator[History]:
     lines = source.texts()
     first = next(lines)
     mark = next((mark for mark in "\t," if mark in first[1]), None)
-    lines = itertools.chain([first], lines)
+    if mark is not None and is_header(first[1], mark):
+        notes["lines that name columns, passed over"] += 1
+    else:
+        lines = itertools.chain([first], lines)
     return _by_spaces(source, lines) if mark is None else _by_fields(source, lines, mark)
 
 
@@ -83,7 +88,8 @@ def _by_fields(source: Source, lines: Iterator[tuple[int, str]], mark: str) -> I
             if hash(user) in done:
                 raise source.wrong(number, "the lines of a user to stand together (sort the file by users)", text)
         rows.append((_time(source, number, fields[2]) if width == 3 else 0.0, fields[1]))
-    assert user is not None
+    if user is None:
+        raise source.empty()
     yield History(user, _in_order(rows))
 
 

@@ -10,11 +10,15 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from candax import data
+from candax.data.headers import names_columns
 from candax.data.interactions import Row, interactions_of
 from candax.data.streams import open_text, text_lines
 from candax.data.tab_separated import name_of
 
 STDLIB = "python-stdlib"
+# Of lines with tabs or commas, with or without the last.
+COLUMNS = ("user", "item", "time")
+_HEADER = " A first line that names the columns calls them user, item and time."
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +36,7 @@ class Sequences:
         offsets: where each user's items begin, and where the last one's end.
         held_out: how many of each user's last items are not for training: 1 when testing, 2 when validating.
         user_names: of each user, where they are known.
+        notes: what reading passed over, in sentences for the user.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Sequences:
     offsets: Int64[np.ndarray, " num_users_plus_1"]
     held_out: int = 1
     user_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def num_items(self) -> int:
@@ -105,6 +111,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     r"""Reads sequences: ``user item item ...`` lines, ``user,item[,time]`` lines, or the latter with tabs.
 
     The first line decides which: it has a tab, or else a comma, or else spaces. Items with times are sorted by time.
+    A first line with tabs or commas that names the columns, such as ``user_id,item_id``, is passed over.
     ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
     library are the users, the identifiers that each uses are its items.
 
@@ -128,8 +135,11 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
         >>> [shop.item_names[item] for item in shop.items], shop.counts().tolist()
         (['tea', 'milk', 'tea', 'milk'], [2, 1])
     """
-    found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count)
-    sequences = Sequences(found.name, found.item_names, found.items, found.offsets, user_names=found.user_names)
+    notes: list[str] = []
+    found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count, notes)
+    sequences = Sequences(
+        found.name, found.item_names, found.items, found.offsets, user_names=found.user_names, notes=tuple(notes)
+    )
     if not (sequences.lengths >= 3).any():
         raise ValueError(
             f"{path}: expected users with three items or more, one each to train, to validate and to test on; the "
@@ -138,14 +148,30 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     return sequences
 
 
-def _read(path: Path, min_count: int) -> data.Interactions:
-    first = next((line for _, line in text_lines(path) if line.strip()), "")
+def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
+    number, first = next(((number, line) for number, line in text_lines(path) if line.strip()), (0, ""))
     if not first:
         raise ValueError(f"{path}: expected lines of a user and items, got an empty file.")
-    if "\t" in first:
-        return data.interactions(path, min_count=min_count)
-    rows = _by_commas(path) if "," in first else _by_spaces(path)
-    return interactions_of(name_of(path), rows, min_count=min_count)
+    mark = next((mark for mark in "\t," if mark in first), None)
+    if mark is None:
+        return interactions_of(name_of(path), _by_spaces(path), min_count=min_count)
+    header = is_header(first, mark)
+    if header:
+        notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(first.split(mark))}")
+    if mark == "\t":
+        return data.interactions(path, min_count=min_count, header=header)
+    return interactions_of(name_of(path), _by_commas(path, header), min_count=min_count)
+
+
+def is_header(line: str, mark: str) -> bool:
+    """Whether a first line names its columns, which are separated by a tab or a comma.
+
+    Example:
+        >>> is_header('"user_id","item_id"', ","), is_header("ann,tea", ",")
+        (True, False)
+    """
+    fields = line.split(mark)
+    return names_columns(fields, COLUMNS[: len(fields)])
 
 
 def _by_spaces(path: Path) -> Iterator[Row]:
@@ -162,11 +188,14 @@ def _by_spaces(path: Path) -> Iterator[Row]:
         yield from (Row(user, item) for item in items)
 
 
-def _by_commas(path: Path) -> Iterator[Row]:
+def _by_commas(path: Path, header: bool) -> Iterator[Row]:
     with open_text(path) as lines:
         reader = csv.reader(lines)
         for fields in reader:
             if not fields:
+                continue
+            if header:
+                header = False
                 continue
             where = f"{path}:{reader.line_num}"
             if len(fields) not in (2, 3) or not all(fields):
@@ -175,4 +204,4 @@ def _by_commas(path: Path) -> Iterator[Row]:
             try:
                 yield Row(fields[0], fields[1], None if time is None else float(time))
             except ValueError:
-                raise ValueError(f"{where}: expected a time that is a number, got {time!r}.") from None
+                raise ValueError(f"{where}: expected a time that is a number, got {time!r}.{_HEADER}") from None

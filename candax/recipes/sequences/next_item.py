@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from rich.console import Console
 
 import candax as cx
 from candax import models
@@ -120,6 +121,8 @@ def run(
     **study: Any,
 ) -> list[common.Row]:
     """Runs the study; returns the rows of its table."""
+    for note in found.notes:
+        Console().print(note)
     title = (
         f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
         f"{taken}, {settings.split}"

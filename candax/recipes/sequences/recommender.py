@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,17 +50,17 @@ class SequenceRecommender(Searching):
         self._found: Sequences | None = None
 
     @checked
-    def fit(self, histories: Iterable[Sequence[Hashable]]) -> "SequenceRecommender":
+    def fit(self, histories: Iterable[Any]) -> "SequenceRecommender":
         """Trains anew, on all items of all histories.
 
         Args:
-            histories: items in order, one history for each user; items are texts or whole numbers.
+            histories: a list or array of items in order for each user; items are texts or whole numbers.
 
         Returns:
             This recommender.
 
         Raises:
-            ValueError: if no history has two items.
+            ValueError: if no history has two items, or one is no list of items.
         """
         found = sequences_of(histories)
         self.model = self._fitted(found)
@@ -74,7 +74,7 @@ class SequenceRecommender(Searching):
 
     @checked
     def recommend(
-        self, histories: Iterable[Sequence[Hashable]], k: int = 10, *, exclude_seen: bool = True
+        self, histories: Iterable[Any], k: int = 10, *, exclude_seen: bool = True
     ) -> list[tuple[list[Any], list[float]]]:
         """The items that come next, likeliest first.
 
@@ -206,17 +206,34 @@ def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
     return found
 
 
-def _lists(histories: Iterable[Sequence[Hashable]]) -> list[Sequence[Hashable]]:
-    """The histories as a list; none may be a string, whose letters would be taken for items."""
-    each = [] if isinstance(histories, np.ndarray) else list(histories)
-    if isinstance(histories, np.ndarray) or any(isinstance(history, str) for history in each):
-        raise ValueError(f"expected histories as lists of items, got {described(histories)}.")
+def _lists(histories: Iterable[Any]) -> list[list[Hashable]]:
+    """The histories as lists; none may be a string, whose letters would be taken for items."""
+    if isinstance(histories, np.ndarray | str):
+        raise ValueError(
+            f"expected histories as a list with a list of items for each user, got {described(histories)}."
+        )
+    each = []
+    for number, history in enumerate(histories):
+        if isinstance(history, str | bytes | Mapping) or not isinstance(history, Iterable):
+            raise ValueError(
+                f"expected histories as lists of items, got {described(history)} as history {number}. A single "
+                "history is a list in a list."
+            )
+        each.append(list(history))
+        wrong = next((item for item in each[-1] if not _is_item(item)), ...)
+        if wrong is not ...:
+            raise ValueError(f"expected items as texts or whole numbers, got {described(wrong)} in history {number}.")
     return each
 
 
-def sequences_of(histories: Iterable[Sequence[Hashable]]) -> Sequences:
+def _is_item(item: object) -> bool:
+    # Not None or NaN, which tables have where a value is missing.
+    return isinstance(item, Hashable) and item is not None and bool(item == item)
+
+
+def sequences_of(histories: Iterable[Any]) -> Sequences:
     """Histories as ``Sequences``, all for training."""
-    each = [list(history) for history in _lists(histories)]
+    each = _lists(histories)
     counts = Counter(item for history in each for item in history)
     if not any(len(history) > 1 for history in each):
         raise ValueError(f"expected a history of two items or more to learn from, found none among {len(each)}.")
