@@ -39,6 +39,26 @@ def test_columns_are_text_or_numbers_of_what_is_trained_on(table, capsys):
 
 
 @pytest.mark.parametrize(
+    ("values", "columns", "message"),
+    [
+        (("1", "nan", "-inf"), 1, "column price: 2 values that are not finite are taken as missing"),
+        (("1", "n/a", "3"), 0, "column price: text, as 1 of 3 values are no numbers, such as 'n/a'"),
+        (("1", "", "3"), 1, ""),
+        (("low", "5", "high"), 0, ""),
+    ],
+)
+def test_values_that_are_no_numbers_are_told(values, columns, message, table, capsys):
+    table.write_text(
+        "id\tprice\n" + "".join(f"{name}\t{value}\n" for name, value in zip(NAMES[:3], values, strict=True))
+    )
+    found = features.read_features(table, NAMES, np.ones(4, bool), "items")
+    assert found.numbers.shape == (4, columns)
+    said = " ".join(capsys.readouterr().out.split())
+    assert message in said
+    assert bool(message) == ("column price:" in said)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "items.tsv:1: expected a header of an id and columns"),

@@ -19,10 +19,11 @@ def test_similarity_is_the_correlation_of_ranks(tmp_path, vectors, separator):
     path = tmp_path / "pairs.txt"
     rows = [("King", "man", 9), ("king", "queen", 5), ("king", "car", 1), ("king", "crown", 8)]
     lines = [f"word1{separator}word2{separator}score", *(separator.join(map(str, row)) for row in rows)]
+    lines += [separator.join(("king", "queen", "nan")), "king"]
     path.write_text("\n".join(lines) + "\n\n")
     found = word_similarity(vectors, path)
     assert found.spearman == pytest.approx(1.0)
-    assert (len(found.cosines), found.skipped) == (3, 1)
+    assert (len(found.cosines), found.skipped, found.passed_over) == (3, 1, 3)
     np.testing.assert_allclose(found.cosines[0], np.sqrt(0.5), rtol=1e-6)
     path.write_text(separator.join(("king", "man", "1")) + "\n" + separator.join(("king", "queen", "2")))
     assert word_similarity(vectors, path).spearman == pytest.approx(-1.0)
@@ -31,11 +32,12 @@ def test_similarity_is_the_correlation_of_ranks(tmp_path, vectors, separator):
 def test_analogies_count_what_is_asked_and_what_is_not(tmp_path, vectors):
     path = tmp_path / "questions.txt"
     path.write_text(
-        ": one\nMan Woman King Queen\nman woman queen king\nman king woman crown\n: two\nman king woman queen\n"
+        ": one\nMan Woman King Queen\nman woman queen king\nman king woman crown\n"
+        ": two\nman king woman queen\nman king\n"
     )
     answers = word_analogies(vectors, path)
     assert answers.asked == 3
-    assert answers.skipped == {"one": 1, "two": 0}
+    assert (answers.skipped, answers.passed_over) == ({"one": 1, "two": 0}, 1)
     assert {name: right.tolist() for name, right in answers.right.items()} == {"one": [True, False], "two": [True]}
     assert answers.accuracy == pytest.approx(2 / 3)
     # With woman, the fourth word, out of reach nothing can be asked.

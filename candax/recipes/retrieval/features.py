@@ -79,7 +79,8 @@ def read_table(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, " n"], what: str) -> Features:
     """Reads a tab-separated file: a header line, then an id and its columns in each line.
 
-    A column is numeric if all that stands in it can be read as numbers, and text otherwise. The same word in two
+    A column is numeric if all that stands in it can be read as numbers, and text otherwise; where most can, this is
+    said. Empty fields, nan and inf are missing numbers. The same word in two
     columns counts as two words. A word is kept if two items or users in training have it, and of each item or user the
     first 32 kept words are read. An item or user without a line has no words, and numbers at the mean. Ids that the
     data do not have are left out. How many lines, columns, words and left-out ids there are is printed.
@@ -105,6 +106,8 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
         raise ValueError(f"{path}: expected ids of {what} that the data have, such as {names[0]!r}, found none.")
     columns = [[row[column] for row in rows.values()] for column in range(len(header) - 1)]
     numeric = [_numbers(column) for column in columns]
+    for name, values, read in zip(header[1:], columns, numeric, strict=True):
+        _say_what_is_odd(f"{path}: column {name}", values, read)
     at = np.array(list(rows))
     numbers = np.zeros((len(names), sum(column is not None for column in numeric)), np.float32)
     for to, column in enumerate(column for column in numeric if column is not None):
@@ -127,6 +130,28 @@ def _numbers(column: list[str]) -> Float32[np.ndarray, " n"] | None:
         return None
     found[~np.isfinite(found)] = np.nan
     return found.astype(np.float32) if np.isfinite(found).any() else None
+
+
+def _say_what_is_odd(where: str, column: list[str], read: Float32[np.ndarray, " n"] | None) -> None:
+    """Prints how many values are missing though something stands there, or why a column of numbers is none."""
+    given = [value for value in column if value.strip()]
+    if read is not None:
+        odd = len(given) - int(np.isfinite(read).sum())
+        note = f"{odd:,} values that are not finite are taken as missing"
+    else:
+        wrong = [value for value in given if not _is_number(value)]
+        odd = len(wrong) if 2 * len(wrong) < len(given) else 0
+        note = f"text, as {odd:,} of {len(given):,} values are no numbers, such as {wrong[0]!r}; empty ones are missing"
+    if odd:
+        Console().print(f"{where}: {note}", soft_wrap=True)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _standardised(column: Float32[np.ndarray, " n"], trained: Bool[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:

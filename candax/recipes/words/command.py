@@ -12,7 +12,7 @@ from rich.console import Console
 from candax import data, losses
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
-from candax.recipes.words.scores import file_scores
+from candax.recipes.words.scores import file_scores, read_analogies, read_similarity
 from candax.recipes.words.training import train_word2vec
 from candax.training.metrics_log import write_atomically
 
@@ -116,8 +116,10 @@ def word2vec(settings: Word2Vec) -> dict[str, Any]:
     """Trains, writes the vectors and what was measured, and returns the latter."""
     settings = settings.ready()
     # What cannot be read should fail now and not after training.
-    for path in (*settings.similarity, *settings.analogies):
-        path.open("rb").close()
+    for path in settings.similarity:
+        read_similarity(path)
+    for path in settings.analogies:
+        read_analogies(path)
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
     out = common.writable_folder(settings.out)
     console = Console()

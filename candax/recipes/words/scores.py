@@ -1,5 +1,7 @@
 """How well word vectors do: rank correlation with judgements of similarity, and analogies answered."""
 
+import contextlib
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from jaxtyping import Bool, Float, Int64
 
 from candax.checks import checked
 from candax.data import WordVectors
+from candax.data.streams import text_lines
 
 _QUESTIONS_AT_A_TIME = 512
 
@@ -23,12 +26,14 @@ class Similarity(NamedTuple):
         cosines: of the pairs whose words have vectors.
         judgements: of the same pairs.
         skipped: pairs left out because a word has no vector.
+        passed_over: lines of the file, headings and others, that are no pair with a finite number.
     """
 
     spearman: float
     cosines: Float[np.ndarray, " pairs"]
     judgements: Float[np.ndarray, " pairs"]
     skipped: int
+    passed_over: int = 0
 
 
 class Analogies(NamedTuple):
@@ -38,10 +43,12 @@ class Analogies(NamedTuple):
         right: whether the answer was right, for the questions whose four words are in the restricted vocabulary, by
             section.
         skipped: how many others there are, by section.
+        passed_over: lines of the file that are neither a question nor the name of a section.
     """
 
     right: dict[str, Bool[np.ndarray, "asked"]]
     skipped: dict[str, int]
+    passed_over: int = 0
 
     @property
     def asked(self) -> int:
@@ -61,7 +68,7 @@ def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Simil
     Args:
         vectors: to be measured.
         path: a file of lines ``word word number``, separated by tabs, spaces, commas or semicolons; other lines are
-            taken for headings.
+            taken for headings, and counted. May be compressed.
 
     Returns:
         See ``Similarity``. A word counts as it is written, or else in small letters.
@@ -70,15 +77,22 @@ def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Simil
         ValueError: if the file has no such line.
         OSError: if it cannot be read.
     """
-    pairs = [pair for line in _lines(path) if (pair := _pair(line)) is not None]
-    if not pairs:
-        raise ValueError(f"{path}: expected lines of two words and a number, found none.")
+    pairs, passed_over = read_similarity(path)
     found = [(vectors.find(a), vectors.find(b), judgement) for a, b, judgement in pairs]
     known = [(a, b, judgement) for a, b, judgement in found if a is not None and b is not None]
     one, other = (np.array([pair[i] for pair in known], np.int64) for i in (0, 1))
     judgements = np.array([judgement for *_, judgement in known])
     cosines = np.sum(vectors.units[one] * vectors.units[other], axis=1).astype(np.float64)
-    return Similarity(spearman(cosines, judgements), cosines, judgements, len(pairs) - len(known))
+    return Similarity(spearman(cosines, judgements), cosines, judgements, len(pairs) - len(known), passed_over)
+
+
+def read_similarity(path: str | os.PathLike[str]) -> tuple[list[tuple[str, str, float]], int]:
+    """The pairs of a file with their judgements, and the number of its other lines; see ``word_similarity``."""
+    lines = [_pair(line) for line in _lines(path)]
+    pairs = [pair for pair in lines if pair is not None]
+    if not pairs:
+        raise ValueError(f"{path}: expected lines of two words and a number, found none.")
+    return pairs, len(lines) - len(pairs)
 
 
 def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
@@ -99,7 +113,8 @@ def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restri
 
     Args:
         vectors: to be measured; the most frequent words first.
-        path: a file of lines of four words, in sections that a line ``: name`` opens (word2vec's questions-words.txt).
+        path: a file of lines of four words, in sections that a line ``: name`` opens (word2vec's questions-words.txt);
+            other lines are counted. May be compressed.
         restrict: only this many of the first words can be asked for or be answers.
 
     Returns:
@@ -113,16 +128,8 @@ def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restri
     """
     if restrict < 4:
         raise ValueError(f"expected to restrict the vocabulary to 4 words or more, got {restrict}.")
-    sections: dict[str, list[list[str]]] = {}
-    name = ""
-    for line in _lines(path):
-        if line.startswith(":"):
-            name = line[1:].strip()
-        elif len(words := line.split()) == 4:
-            sections.setdefault(name, []).append(words)
-    if not sections:
-        raise ValueError(f"{path}: expected questions, lines of four words; found none.")
-    result = Analogies({}, {})
+    sections, passed_over = read_analogies(path)
+    result = Analogies({}, {}, passed_over)
     units = vectors.units[:restrict]
     for name, questions in sections.items():
         found = [[vectors.find(word) for word in question] for question in questions]
@@ -133,25 +140,44 @@ def word_analogies(vectors: WordVectors, path: str | os.PathLike[str], *, restri
     return result
 
 
+def read_analogies(path: str | os.PathLike[str]) -> tuple[dict[str, list[list[str]]], int]:
+    """The questions of a file by section, and the number of lines that are none; see ``word_analogies``."""
+    sections: dict[str, list[list[str]]] = {}
+    name, passed_over = "", 0
+    for line in _lines(path):
+        if line.startswith(":"):
+            name = line[1:].strip()
+        elif len(words := line.split()) == 4:
+            sections.setdefault(name, []).append(words)
+        else:
+            passed_over += 1
+    if not sections:
+        raise ValueError(f"{path}: expected questions, lines of four words; found none.")
+    return sections, passed_over
+
+
 def file_scores(
     vectors: WordVectors, similarity: Sequence[Path], analogies: Sequence[Path], restrict: int = 30_000
 ) -> dict[str, Any]:
     """Scores on files of similarity and of analogies, as JSON values by the files' names.
 
     Returns:
-        Under the name of each file ``spearman``, or ``accuracy`` and the ``sections``; and what was asked and skipped.
+        Under the name of each file ``spearman``, or ``accuracy`` and the ``sections``; what was asked and skipped; and
+        how many lines were passed over.
     """
     scores: dict[str, Any] = {}
     for path in similarity:
         found = word_similarity(vectors, path)
         number = None if np.isnan(found.spearman) else found.spearman
-        scores[path.stem] = {"spearman": number, "pairs": len(found.cosines), "skipped": found.skipped}
+        counts = {"pairs": len(found.cosines), "skipped": found.skipped, "passed_over": found.passed_over}
+        scores[path.stem] = {"spearman": number, **counts}
     for path in analogies:
         answers = word_analogies(vectors, path, restrict=restrict)
         scores[path.stem] = {
             "accuracy": answers.accuracy if answers.asked else None,
             "asked": answers.asked,
             "skipped": sum(answers.skipped.values()),
+            "passed_over": answers.passed_over,
             "sections": {
                 name: {"right": int(right.sum()), "asked": len(right), "skipped": answers.skipped[name]}
                 for name, right in answers.right.items()
@@ -171,15 +197,12 @@ def _pair(line: str) -> tuple[str, str, float] | None:
     for separator in ("\t", ";", ",", None):
         parts: Sequence[str] = [part.strip() for part in line.split(separator)]
         if len(parts) >= 3 and parts[0] and parts[1]:
-            try:
-                return parts[0], parts[1], float(parts[2])
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError):
+                number = float(parts[2])
+                if math.isfinite(number):
+                    return parts[0], parts[1], number
     return None
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
-    try:
-        return [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected text in UTF-8; {error}.") from error
+    return [stripped for _, line in text_lines(Path(path)) if (stripped := line.strip())]
