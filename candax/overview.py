@@ -36,15 +36,15 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 # Columns of a terminal.
 _NARROW = 66
-# What to do after a command; {out} is its folder.
+# What to do after a command; {out} is its folder, {model} that of the model that was trained last.
 _NEXT: Mapping[str, tuple[str, ...]] = {
     "compare": ("candax train", "candax diagnose RUN"),
     "train": ("candax predict {out} INPUT", "candax evaluate {out}", "candax export {out} --out {out}/export"),
     "word2vec": ("candax neighbors {out}/{vectors} WORD", "candax analogy {out}/{vectors} A B C"),
-    "sequences": ("candax predict {out} INPUT",),
-    "retrieve": ("candax predict {out} INPUT",),
-    "links": ("candax predict {out} INPUT",),
-    "language": ("candax predict {out} TEXTS",),
+    "sequences": ("candax predict {model} INPUT",),
+    "retrieve": ("candax predict {model} INPUT",),
+    "links": ("candax predict {model} INPUT",),
+    "language": ("candax predict {model} TEXTS",),
     "diagnose": ("candax compare",),
     "advise": ("candax compare", "candax train --dataset FOLDER"),
     "neighbors": ("candax analogy VECTORS A B C",),
@@ -110,13 +110,19 @@ def show_next(command: str, settings: Any) -> None:
     run = getattr(settings, "run", None)
     formats = getattr(settings, "formats", ())
     vectors = f"vectors.{next((name for name in ('bin', 'txt', 'safetensors') if name in formats), 'bin')}"
-    names = {"out": _quoted(out), "run": _quoted(run), "vectors": vectors}
+    names = {"out": _quoted(out), "model": _quoted(_model(out)), "run": _quoted(run), "vectors": vectors}
     steps = [step.format(**names) for step in _NEXT.get(command, ())]
     console = Console(stderr=True, highlight=False)
     if out is not None:
         console.print(f"files: {escape(str(out))}", soft_wrap=True)
     if steps:
         console.print(f"next:  {escape('   or   '.join(steps))}", soft_wrap=True)
+
+
+def _model(out: Path | None) -> Path | None:
+    """The folder itself, unless it has several models, of which a command takes one."""
+    models = [] if out is None else list(out.glob("models/*/model.safetensors"))
+    return max(models, key=lambda path: path.stat().st_mtime_ns).parent if len(models) > 1 else out
 
 
 def _quoted(path: Path | None) -> str:

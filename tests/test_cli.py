@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from candax import cli
+from candax import cli, overview
 from candax.recipes import common
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare
@@ -171,7 +172,12 @@ def test_wrong_arguments_end_in_one_line(dataset, tmp_path, capsys):
     assert "no data set 'nowhere'" in fails(capsys, "compare", "--dataset", "nowhere", *here)
     assert "--num-sampled of 1 or more, got 0" in fails(capsys, "compare", "--num-sampled", 0, *here)
     assert "--steps of 1 or more, got -1" in fails(capsys, "train", "--steps", -1, *here)
-    assert "batch_size from 1 to 64" in fails(capsys, "train", "--dataset", dataset, "--batch-size", 65, *here)
+    few = "expected 65 training examples or more (a batch), and test examples"
+    assert few in fails(capsys, "train", "--dataset", dataset, "--batch-size", 65, *here)
+    (tmp_path / "file").write_text("")
+    assert "a folder, got the file" in fails(capsys, "train", "--dataset", dataset, "--out", tmp_path / "file")
+    (dataset / "test.txt").write_text("0 30 20\n")
+    assert "got 64 and 0" in fails(capsys, "compare", "--dataset", dataset, "--batch-size", 8, *here)
     assert "holds no config.json" in fails(capsys, "evaluate", tmp_path)
     (dataset / "train.txt").write_text("1 30 20\n25 3:1\n")
     assert "train.txt" in fails(capsys, "train", "--dataset", dataset, *here)
@@ -269,3 +275,13 @@ def test_who_reads_a_part_of_what_is_printed_sees_no_error(args):
         done = subprocess.run([sys.executable, "-m", "candax", *args], stdout=pipe, stderr=subprocess.PIPE, check=False)
     assert done.returncode in (1, 141)  # rich ends with 1 itself
     assert not done.stderr
+
+
+def test_the_next_command_takes_one_of_several_models(tmp_path, capsys):
+    for number, name in enumerate(("complex-1-abc", "complex-0-abc")):
+        file = tmp_path / "models" / name / "model.safetensors"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        overview.show_next("links", SimpleNamespace(out=tmp_path))
+        of = file.parent if number else tmp_path
+        assert f"next:  candax predict {of} INPUT\n" in capsys.readouterr().err

@@ -176,9 +176,20 @@ def model_folder(settings: Settings, name: str, seed: int, data: Any, *, without
 
 
 def writable_folder(path: Path) -> Path:
-    """Creates a folder where missing and raises OSError now, not after training, if nothing can be written there."""
-    path.mkdir(parents=True, exist_ok=True)
-    probe = path / ".writable"
-    probe.touch()
-    probe.unlink()
+    """Creates a folder where missing, and raises now, not after training, if nothing can be written there.
+
+    Raises:
+        ValueError: if it is a file.
+        OSError: if nothing can be written.
+    """
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"expected --out to be a folder, got the file {path}.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        what = f"expected --out to be a folder that can be written: {error.strerror}"
+        raise OSError(error.errno, what, str(path)) from error
     return path

@@ -121,7 +121,9 @@ def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"expected {path} to be an .npz file of plain arrays (numpy.savez), but: {error}") from error
+        raise ValueError(
+            f"expected the folder of a run, or an .npz file of plain arrays (numpy.savez); {path} is neither."
+        ) from error
     missing = [name for name in ("class_vectors", "embeddings", "labels") if name not in arrays]
     if missing:
         raise ValueError(f"expected the array {missing[0]} in {path}, got {', '.join(arrays) or 'none'}.")

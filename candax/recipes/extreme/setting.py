@@ -17,6 +17,8 @@ from candax.recipes.extreme.problem import problem
 
 # Consecutive examples that are held out together, one such run in ten: neighbours are often alike.
 _RUN = 32
+# The fewest training examples: some are held out from neighbours and propensities.
+_LEAST = 10
 STDLIB = "python-stdlib"
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
@@ -75,7 +77,18 @@ class Setting(common.Settings):
     def load(self) -> data.Dataset:
         """The data set."""
         dataset = data.load(self.dataset)
+        self.check_sizes(dataset)
         return data.tf_idf(dataset) if self.tf_idf else dataset
+
+    def check_sizes(self, dataset: data.Dataset) -> None:
+        """Raises ValueError for a data set that has nothing to measure on, or not enough to train on."""
+        train, test = len(dataset.train), len(dataset.test)
+        least = max(_LEAST, self.batch_size)
+        if train < least or not test:
+            raise ValueError(
+                f"expected {least:,} training examples or more (a batch), and test examples in {self.dataset}; got "
+                f"{train:,} and {test:,}. --batch-size gives the size of a batch."
+            )
 
     def rarity(self) -> np.ndarray | None:
         """The rarity of features, by which counts are weighted; None where they are not."""

@@ -84,7 +84,11 @@ class Train(Setting):
     def load(self) -> data.Dataset:
         """The data set, its test examples those that are measured on."""
         dataset = super().load()
-        return dataset if self.split == "test" else without_validation(dataset)
+        if self.split == "test":
+            return dataset
+        held_out = without_validation(dataset)
+        self.check_sizes(held_out)
+        return held_out
 
     def usual(self) -> dict[str, Any]:
         """See ``Settings``; with python-stdlib's own values where it is trained on."""

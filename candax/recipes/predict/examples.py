@@ -1,5 +1,6 @@
 """Examples of sparse features, in the Extreme Classification Repository's text format, and their likeliest classes."""
 
+import codecs
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def answers(
 
 def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold an example; a header is checked and taken away."""
-    first = next(source.lines, None)
+    first = next(((number, line.removeprefix(codecs.BOM_UTF8)) for number, line in source.lines), None)
     if first is None or (not first[1].strip() and all(not line.strip() for _, line in source.lines)):
         raise source.empty()
     points = None
