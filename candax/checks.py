@@ -218,6 +218,8 @@ def named(hint: Any) -> str:
         return _WORDS[hint]
     if hasattr(hint, "dim_str"):  # of jaxtyping
         kind = hint.__name__.partition("[")[0].rstrip("0123456789")
+        if kind == "Key":
+            return "a key of jax.random.key"
         return f"an array of {_DTYPES.get(kind, 'numbers')} [{', '.join(hint.dim_str.split())}]"
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:

@@ -140,6 +140,7 @@ class OutputLayer(nnx.Module):
         _, _, normalizer = self._evaluate(embeddings, classes, 0, block_size)
         return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)
 
+    @checked
     def sample(
         self, key: KeyArray, h: Float[Array | np.ndarray, "..."], *, block_size: int = DEFAULT_BLOCK_SIZE
     ) -> Int[Array, "..."]:

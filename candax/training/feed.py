@@ -62,20 +62,37 @@ class Fed(NamedTuple):
         return {"epoch": epoch, "index": index, "state": self.state}
 
 
+class _MadeAnew:
+    """What a function makes, each time that it is gone through."""
+
+    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+
 class Feed:
     """The batches of all epochs, from any position that can be returned to.
 
     Args:
         batches: a ``BatchSource``, or any iterable of batches: a list, a grain or a torch loader, a generator. It is
-            iterated anew for each epoch. Its position is known where it is a ``BatchSource`` or a list, where its
-            iterator has ``get_state`` and ``set_state`` (grain), or where it has ``state_dict`` and
-            ``load_state_dict`` (torchdata).
+            iterated anew for each epoch. Or a function that makes an iterable for each epoch. The position is known
+            where it is a ``BatchSource`` or a list, where its iterator has ``get_state`` and ``set_state`` (grain), or
+            where it has ``state_dict`` and ``load_state_dict`` (torchdata).
         num_epochs: how many epochs; None: no end, but only once through an iterator that cannot be restarted.
         positions: whether to ask the iterable for its position after each batch.
     """
 
-    def __init__(self, batches: Iterable[Any] | BatchSource, num_epochs: int | None, positions: bool = True) -> None:
-        self.batches = batches
+    def __init__(
+        self,
+        batches: Iterable[Any] | BatchSource | Callable[[], Iterable[Any]],
+        num_epochs: int | None,
+        positions: bool = True,
+    ) -> None:
+        self.batches: Any = batches
+        if callable(batches) and not isinstance(batches, Iterable | BatchSource):
+            self.batches = _MadeAnew(batches)
         self.num_epochs = num_epochs
         self._positions = positions
 
@@ -124,8 +141,7 @@ class Feed:
             epoch, index = epoch + 1, 0
 
     def _of_iterable(self, epoch: int, index: int, state: Any, rest: Iterator[Any] | None = None) -> Iterator[Fed]:
-        assert not isinstance(self.batches, BatchSource)
-        loader: Any = self.batches
+        loader = self.batches
         while self.num_epochs is None or epoch < self.num_epochs:
             if state is not None and hasattr(loader, "load_state_dict"):
                 loader.load_state_dict(_decoded(state))
@@ -156,7 +172,7 @@ class Feed:
         if self._positions and hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
             state = _encoded(iterator.get_state())
         elif self._positions and _has_state_dict(loader):
-            state = _encoded(loader.state_dict())  # type: ignore[union-attr]
+            state = _encoded(loader.state_dict())
         return Fed(batch, epoch, at, False, state)
 
 

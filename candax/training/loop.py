@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 def fit(
     model: nnx.Module,
     optimizer: Optimizer,
-    batches: Iterable[Any] | BatchSource,
+    batches: Iterable[Any] | BatchSource | Callable[[], Iterable[Any]],
     *,
     num_steps: int | None = None,
     num_epochs: int | None = None,
@@ -67,8 +67,9 @@ def fit(
         model: called with a batch (or with the inputs of a pair), it gives embeddings ``[..., dim]``. Trained in place.
         optimizer: of this model.
         batches: any iterable of dicts, tuples, named tuples or dataclasses of arrays, such as a list, a grain or a
-            torch loader or a generator, iterated anew for each epoch; or a ``BatchSource``. A thread makes batches and
-            brings them to the device, two steps ahead. With several processes, each gives its part of the batch.
+            torch loader or a generator, iterated anew for each epoch; or a function that makes one for each epoch; or a
+            ``BatchSource``. A thread makes batches and brings them to the device, two steps ahead. With several
+            processes, each gives its part of the batch.
         num_steps: the step to stop at, counted from the start of the run.
         num_epochs: the number of epochs to stop after. With neither ``num_steps`` nor this, one epoch.
         loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of

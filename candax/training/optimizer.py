@@ -88,6 +88,7 @@ class Optimizer(nnx.Pytree):
         self.step = nnx.OptState(jnp.uint32(0))
         self.skipped = nnx.OptState(jnp.uint32(0))
         params, of_tables = self._split(model)
+        self.shapes = _shapes(params, of_tables)
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
         self.exact = isinstance(tables, Exact)
@@ -117,6 +118,7 @@ class Optimizer(nnx.Pytree):
             ValueError: for gradients of another kind or of another model.
         """
         params, tables = self._split(model)
+        self._check_model(params, tables)
         of_params, rows = self._check(grads, model, params, tables)
         grads = Gradients(of_params, rows, grads.draws, grads.finite)
         if self._can_add(rows, tables):
@@ -222,6 +224,17 @@ class Optimizer(nnx.Pytree):
         tables = nnx.to_flat_state(nnx.state(model, nnx.All(self.wrt, is_table)))
         variables = dict(nnx.iter_graph(model))
         return _arrays(params), {path: variables[path] for path, _ in tables}
+
+    def _check_model(self, params: PyTree, tables: dict[Path, Table]) -> None:
+        """Raises ValueError for another model than the one that this optimizer was made for."""
+        if (found := _shapes(params, tables)) != self.shapes:
+            wanted, got = dict(self.shapes), dict(found)
+            name = sorted(name for name in {*wanted, *got} if wanted.get(name) != got.get(name))[0]
+            shapes = [f"[{', '.join(map(str, of[name]))}]" if name in of else "none" for of in (wanted, got)]
+            raise ValueError(
+                f"expected the model that this optimizer was made for, with {name} of shape {shapes[0]}, got one with "
+                f"{shapes[1]}: make the optimizer of the model that is trained."
+            )
 
     def _check(
         self, grads: Any, model: nnx.Module, params: PyTree, tables: dict[Path, Table]
@@ -361,6 +374,12 @@ def _whole(params: PyTree, tables: dict[Path, Table]) -> PyTree:
 def _arrays(state: PyTree) -> PyTree:
     """A state of arrays instead of variables."""
     return jax.tree.map(lambda leaf: leaf.get_value(), state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def _shapes(params: PyTree, tables: dict[Path, Table]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """The names and shapes of all that is trained; the rows of tables, which may become more, do not count."""
+    of_params = [(name_of(path), leaf.shape) for path, leaf in nnx.to_flat_state(params)]
+    return tuple(sorted([*of_params, *((name_of(path), ("rows", *of.shape[1:])) for path, of in tables.items())]))
 
 
 def _stand_in(array: Array) -> Array:

@@ -327,3 +327,13 @@ def test_a_weight_that_is_no_number_does_not_count_where_its_prediction_does_not
     where, weights = LABELS[0, 0] != LABELS, np.ones((2, 3), np.float32)
     weights[~where] = np.nan
     assert float(pure_loss(where=where, weights=weights)) == float(pure_loss(where=where))
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    def head(dim):
+        return cx.Head(20, dim, sampler=cx.samplers.uniform(4), rngs=nnx.Rngs(0))
+
+    model, optimizer = head(4), cx.Optimizer(head(8), optax.adam(0.1))
+    _, grads = cx.value_and_grad(lambda model: model.loss(jnp.ones((2, 4)), jnp.arange(2)))(model)
+    with pytest.raises(ValueError, match=r"with vectors of shape \[rows, 8\], got one with \[rows, 4\]"):
+        optimizer.update(model, grads)

@@ -84,6 +84,8 @@ def test_where_too_few_classes_are_left_there_is_none():
 def test_classes_are_drawn_from_the_softmax_also_in_a_decoding_scan():
     head = make_head()
     one = jnp.broadcast_to(jnp.asarray(H[0, 0]), (4000, DIM))
+    with pytest.raises(ValueError, match=r"expected key to be a key of jax.random.key, got 0"):
+        head.sample(0, one)
     drawn = np.asarray(head.sample(jax.random.key(0), one, block_size=16))
     wanted = np.asarray(jax.nn.softmax(head(H[0, 0])))
     error = np.sqrt(wanted * (1 - wanted) / 4000)

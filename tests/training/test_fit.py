@@ -48,6 +48,7 @@ def test_batches_of_any_kind_train_alike():
         same(found, wanted)
     found = fit((pair for pair in [*pairs(), *pairs()]), num_steps=12)
     same(found, wanted)
+    same(fit(lambda: (pair for pair in pairs())), wanted)
 
 
 def test_it_is_layer_2_in_a_loop():
