@@ -201,7 +201,7 @@ def _asked_for(num_steps: int | None, num_epochs: int | None) -> str:
 def _how_to_go_on(asked: str, done: int, folder: str | Path | None) -> str:
     if folder is None:
         return f"stopped by {asked} after step {done}. Nothing was saved: fit was given no folder."
-    return f"stopped by {asked} after step {done} and saved in {folder}. Call fit with the same folder again to go on."
+    return f"stopped by {asked} after step {done} and saved in {folder}. The same call or command again goes on."
 
 
 class _Signals:

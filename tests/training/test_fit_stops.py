@@ -138,7 +138,7 @@ def test_a_signal_ends_the_step_and_saves(asked, tmp_path):
             break
     _, errors = process.communicate(timeout=120)
     assert f"stopped by {asked} after step" in errors
-    assert "Call fit with the same folder again to go on" in errors
+    assert "The same call or command again goes on" in errors
     step = cx.training.load(tmp_path, Model).step
     assert step >= 10
     same(fit(pairs(), num_steps=step + 5, folder=tmp_path), fit(pairs(), num_steps=step + 5))

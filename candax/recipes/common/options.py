@@ -1,5 +1,6 @@
 """Options of an interface in Python: some of the settings of a command, by their names."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
@@ -8,6 +9,7 @@ import numpy as np
 from candax.checks import described, fits, named
 from candax.recipes.common.settings import Settings
 
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)")
 S = TypeVar("S", bound=Settings)
 
 
@@ -30,6 +32,10 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
         Traceback (most recent call last):
         ...
         ValueError: expected options among dim, epochs, got dims.
+        >>> with_options(LinksSettings, ("batch_size",), {"batch_size": 7})
+        Traceback (most recent call last):
+        ...
+        ValueError: expected an even number (two questions for each triple), got batch_size 7.
     """
     if strange := [name for name in given if name not in allowed]:
         raise ValueError(f"expected options among {', '.join(allowed)}, got {', '.join(strange)}.")
@@ -39,5 +45,8 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
             raise ValueError(f"expected {name} to be {named(hints[name])}, got {described(value)}.")
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     settings = kind(**values)
-    settings.check()
+    try:
+        settings.check()
+    except ValueError as error:  # which names them as the command line does
+        raise ValueError(_OPTION.sub(lambda found: found[1].replace("-", "_"), str(error))) from None
     return settings

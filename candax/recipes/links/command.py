@@ -139,7 +139,7 @@ class LinksSettings(common.Settings):
         """See ``Settings``."""
         super().check()
         self.expect(bool(self.methods), "one method or more", "methods")
-        self.expect(self.batch_size % 2 == 0, "an even number, two questions for each triple,", "batch_size")
+        self.expect(self.batch_size % 2 == 0, "an even number (two questions for each triple)", "batch_size")
         for name in ("dropout", "smoothing"):
             self.expect(getattr(self, name) < 1, f"a {name} below 1", name)
 
