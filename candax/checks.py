@@ -18,6 +18,8 @@ _LARGEST = 2**63
 # How many of a list are looked at.
 _LOOKED_AT = 1000
 _WORDS = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text", type(None): "None"}
+_MANY = {int: "integers", float: "finite numbers", bool: "booleans", str: "texts"}
+_PLAIN = {collections.abc.Iterable: "iterable", collections.abc.Sequence: "list"}
 _DTYPES = {"Float": "floats", "Int": "integers", "Integer": "integers", "Bool": "booleans"}
 # What to do, by the argument's name.
 _ADVICE = {
@@ -199,8 +201,15 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     beside = f" beside {', '.join(shapes)}" if shapes and _is_array(value) else ""
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
-    label = function.__qualname__.removesuffix(".__init__")
+    owner, _, method = function.__qualname__.rpartition(".")
+    owner = type(arguments["self"]).__name__ if owner and "self" in arguments else owner  # it may be a subclass
+    label = f"{owner}.{method}".strip(".").removesuffix(".__init__")
     got, mine = described(value), type(value)
+    lists = [of for of in _members(hint) if _is_list(of)]
+    if lists and mine in (list, tuple):
+        each = get_args(lists[0])[0]
+        place, one = next(((i, one) for i, one in enumerate(value[:_LOOKED_AT]) if not fits(one, each)), (None, None))
+        got = got if place is None else f"{described(one)} at place {place}"
     kinds = {get_origin(of) or of for of in _members(hint)}
     if mine not in kinds and mine.__name__ in {getattr(of, "__name__", "") for of in kinds}:
         got = f"one of {mine.__module__.partition('.')[0]}, which is another class"
@@ -228,5 +237,8 @@ def named(hint: Any) -> str:
         return " or ".join(dict.fromkeys(map(named, args)))
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return "a function"
-    of = f" of {args[0].__name__}" if len(args) == 1 and inspect.isclass(args[0]) and args[0] not in _WORDS else ""
-    return f"a {getattr(origin or hint, '__name__', hint)}{of}"
+    each = args[0] if len(args) == 1 or (origin is tuple and ... in args) else Any
+    is_named = inspect.isclass(each) and each is not Any
+    of = f" of {_MANY.get(each) or each.__name__}" if is_named else ""
+    name = _PLAIN.get(origin) or str(getattr(origin or hint, "__name__", hint))
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}{of}"

@@ -219,7 +219,7 @@ def test_micro_batches_that_do_not_fit_are_refused(model):
         cx.accumulate([])
     with pytest.raises(ValueError, match="one weight per micro-batch"):
         cx.accumulate([grads, grads], weights=[1.0])
-    with pytest.raises(ValueError, match="gradients to be a Sequence of Gradients or a Gradients"):
+    with pytest.raises(ValueError, match="gradients to be a list of Gradients or a Gradients"):
         cx.accumulate([grads, 3])
 
 
