@@ -99,5 +99,5 @@ def test_numbers_that_may_have_a_fraction(value: str) -> None:
 def test_each_of_a_list_is_looked_at(at: int, value: str) -> None:
     numbers: list[Any] = [4] * 8
     numbers[at] = WRONG[value]
-    with pytest.raises(ValueError, match="expected hidden to be a list of integers, got .* at place"):
+    with pytest.raises(ValueError, match=r"expected hidden to be a list of integers, got .* at place"):
         cx.models.DenseMLP(3, numbers, 4, rngs=nnx.Rngs(0))
