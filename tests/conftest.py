@@ -17,9 +17,11 @@ gc.set_threshold(50_000, 10, 10)
 install_import_hook("candax", "tests.typecheck.typecheck")
 
 from tests.compiled import compile_samplers  # noqa: E402  # it imports candax
+from tests.contexts import share_contexts  # noqa: E402
 from tests.tiers import ALL, CI_ONLY  # noqa: E402
 
 compile_samplers()
+share_contexts()
 # A busy machine is no fault of a test's.
 hypothesis.settings.register_profile("candax", deadline=None)
 hypothesis.settings.load_profile("candax")

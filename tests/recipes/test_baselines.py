@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 import candax as cx
 from candax import data, models
 from candax.data import Dataset, Examples
+from candax.recipes.extreme import baselines
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 
@@ -42,8 +43,10 @@ def test_most_frequent_labels(dataset):
         assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, np.tile(counts, (25, 1)), k))
 
 
-@pytest.mark.parametrize(("number", "power"), [(1, 1), (4, 2), (100, 4)])
-def test_labels_of_nearest_neighbours(dataset, number, power):
+@pytest.mark.parametrize(("number", "power", "parts"), [(1, 1, 1), (4, 2, 4), (4, 2, 1), (20, 1, 3), (100, 4, 1)])
+def test_labels_of_nearest_neighbours(dataset, number, power, parts, monkeypatch):
+    monkeypatch.setattr(baselines, "_SEARCHED", 40 // parts)
+    monkeypatch.setattr(baselines, "_AT_A_TIME", 7)
     train, test = (part.features.toarray().astype(np.float64) for part in (dataset.train, dataset.test))
     cosines = (test / np.linalg.norm(test, axis=1, keepdims=True)) @ (
         train / np.linalg.norm(train, axis=1, keepdims=True)

@@ -1,6 +1,10 @@
 """Baselines without training: the most frequent labels for each example, and those of the nearest training examples."""
 
 import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -11,8 +15,9 @@ from candax.data.progress import progress_bar
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 
 _MOST = max(KS)
-# Test examples between two updates of the progress bar: the search may take minutes.
-_AT_A_TIME = 512
+# Test and training examples that are compared at a time: more cosines than the processor's caches hold take longer.
+_AT_A_TIME, _SEARCHED = 256, 32_768
+_THREADS = min(8, os.cpu_count() or 1)  # each takes some 300 MB
 # Powers of the cosine to choose from, and the most examples that the choice is made by.
 _POWERS, _MOST_QUESTIONS = (2.0, 4.0, 8.0), 2000
 
@@ -79,19 +84,47 @@ def best_power(held_out: Dataset, *, number: int = 100) -> float:
 
 
 def _neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"], Int[np.ndarray, "N n"]]:
-    """For each test example the cosines of its neighbours, and which training examples these are."""
-    from sklearn.neighbors import NearestNeighbors
+    """For each test example the cosines of its neighbours, and which training examples these are.
 
-    train, test = dataset.train, dataset.test
-    index = NearestNeighbors(n_neighbors=min(number, len(train)), metric="cosine", algorithm="brute")
-    index.fit(train.features)
-    parts = []
-    with progress_bar("nearest neighbours", len(test)) as done:
-        for start in range(0, len(test), _AT_A_TIME):
-            parts.append(index.kneighbors(test.features[start : start + _AT_A_TIME]))
-            done(start + _AT_A_TIME)
-    distances, ids = (np.concatenate(of) for of in zip(*parts, strict=True))
-    return np.maximum(1 - distances, 0).astype(np.float32), ids
+    scikit-learn's search finds the same and takes six times as long among 590,000 examples on two cores: it sorts all
+    cosines of an example, most of which are below those of the first neighbours that are found, in one thread.
+    """
+    from sklearn.preprocessing import normalize
+
+    train, test = (normalize(of.features.astype(np.float32)) for of in (dataset.train, dataset.test))
+    parts = [(at, train[at : at + _SEARCHED].T.tocsr()) for at in range(0, len(dataset.train), _SEARCHED)]
+    asked = (test[start : start + _AT_A_TIME] for start in range(0, test.shape[0], _AT_A_TIME))
+    nearest = functools.partial(_nearest, parts=parts, number=min(number, len(dataset.train)))
+    found = []
+    with progress_bar("nearest neighbours", test.shape[0]) as done, ThreadPoolExecutor(_THREADS) as threads:
+        for one in threads.map(nearest, asked):
+            found.append(one)
+            done(len(found) * _AT_A_TIME)
+    cosines, ids = (np.concatenate(of) for of in zip(*found, strict=True))
+    return np.maximum(cosines, 0), ids
+
+
+def _nearest(
+    asked: csr_array, parts: Sequence[tuple[int, csr_array]], number: int
+) -> tuple[Float32[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
+    """The largest products of some rows with the columns of all parts, where there are so many above 0."""
+    size = asked.shape[0]
+    best, ids = np.zeros((size, number), np.float32), np.zeros((size, number), np.int64)
+    for first, part in parts:
+        products = csr_array(asked @ part)
+        rows = np.repeat(np.arange(size), np.diff(products.indptr))
+        least = best[:, -1]
+        if first == 0 and part.shape[1] > number:  # none is known yet: without this all would be sorted
+            least = np.nextafter(-np.partition(-products.toarray(), number - 1)[:, number - 1], -1, dtype=np.float32)
+        better = np.flatnonzero(products.data > np.maximum(least, 0)[rows])
+        rows = np.concatenate([rows[better], np.repeat(np.arange(size), number)])
+        values = np.concatenate([products.data[better], best.ravel()])
+        columns = np.concatenate([products.indices[better] + first, ids.ravel()])
+        order = np.lexsort((columns, -values, rows))
+        starts = np.searchsorted(rows[order], np.arange(size))
+        kept = order[starts[:, None] + np.arange(number)]
+        best, ids = values[kept], columns[kept]
+    return best, ids
 
 
 def _shares(
