@@ -86,5 +86,6 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
 
 def _checked(path: Path, counts: np.ndarray, examples: int | None) -> LabelCounts:
     if len(counts) < 2 or not counts.sum() > 0:
-        raise ValueError(f"{path}: expected labels or counts of at least two classes, got {len(counts)}.")
+        got = f"{len(counts)} counts of 0" if len(counts) > 1 else len(counts)
+        raise ValueError(f"{path}: expected labels or counts of at least two classes, got {got}.")
     return LabelCounts(counts, 1.0 if examples is None else float(counts.sum() / examples))

@@ -178,6 +178,11 @@ def advise(
         )
     p = frequency / frequency.sum()
     seen = p[p > 0]
+    if 2 * len(seen) < len(p):
+        unsure.append(
+            f"{len(p) - len(seen):,} of {len(p):,} classes never occur: if labels are numbers of your own, count only "
+            "those that occur (numpy.unique with return_inverse=True), and save the others' rows."
+        )
     effective = float(np.exp(-np.sum(seen * np.log(seen))))
     if best.sampler != "full_softmax" and effective > len(p) / 4:
         unsure.append(

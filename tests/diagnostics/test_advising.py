@@ -44,6 +44,8 @@ def test_a_slow_full_softmax_is_left_for_samples_and_a_quick_one_is_taken(monkey
     assert any("try both" in line for line in near.unsure)
     flat = told(monkeypatch, 1e6, np.ones(3000))
     assert any("nearly flat" in line for line in flat.unsure)
+    sparse = told(monkeypatch, 1e6, np.where(np.arange(3000) % 3, 0, COUNTS))
+    assert any(line.startswith("2,000 of 3,000 classes never occur") for line in sparse.unsure)
 
 
 def test_the_best_of_each_sampler_comes_first_and_the_cheapest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
