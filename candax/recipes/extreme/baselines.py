@@ -63,7 +63,7 @@ def neighbour_shares(dataset: Dataset, *, number: int = 100, power: float = 4.0)
     Returns:
         ``[test examples, num_classes]``, sparse.
     """
-    return _shares(dataset, *_neighbours(dataset, number), power)
+    return _shares(dataset, *neighbours(dataset, number), power)
 
 
 def best_power(held_out: Dataset, *, number: int = 100) -> float:
@@ -79,11 +79,11 @@ def best_power(held_out: Dataset, *, number: int = 100) -> float:
     some = np.unique(np.linspace(0, len(held_out.test) - 1, _MOST_QUESTIONS).astype(int))
     asked = Examples(held_out.test.features[some], held_out.test.labels[some])
     dataset = dataclasses.replace(held_out, test=asked)
-    cosines, ids = _neighbours(dataset, number)
+    cosines, ids = neighbours(dataset, number)
     return max(_POWERS, key=lambda power: best_shares(dataset, _shares(dataset, cosines, ids, power))["p_at_5"])
 
 
-def _neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"], Int[np.ndarray, "N n"]]:
+def neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"], Int[np.ndarray, "N n"]]:
     """For each test example the cosines of its neighbours, and which training examples these are.
 
     scikit-learn's search finds the same and takes six times as long among 590,000 examples on two cores: it sorts all
