@@ -150,12 +150,30 @@ def _main(args: list[str]) -> None:
         overview.show_next(args[0], settings)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, FloatingPointError) as error:
+    except OSError as error:
+        _fail(_in_words(error))
+    except (ValueError, FloatingPointError) as error:
         _fail(str(error))
     except KeyboardInterrupt as asked:
         # Of ``fit`` it says where the run was saved and how to go on.
         print(f"candax: {asked or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
+
+
+# What the system says in a few words, for errors that say no more than that.
+_SYSTEM = {
+    FileNotFoundError: "there is no file or folder",
+    IsADirectoryError: "expected a file, got the folder",
+    NotADirectoryError: "expected a folder, got something else at",
+}
+
+
+def _in_words(error: OSError) -> str:
+    """The error as one sentence."""
+    words = _SYSTEM.get(type(error))
+    if words is None or error.filename is None or error.errno is None or error.strerror != os.strerror(error.errno):
+        return str(error)
+    return f"{words} {error.filename}."
 
 
 def _parse(args: list[str]) -> tuple[Callable[[Any], Any], Any]:

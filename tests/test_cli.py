@@ -286,3 +286,8 @@ def test_the_next_command_takes_one_of_several_models(tmp_path, capsys):
         overview.show_next("links", SimpleNamespace(out=tmp_path))
         of = file.parent if number else tmp_path
         assert f"next:  candax predict {of} INPUT\n" in capsys.readouterr().err
+
+
+def test_errors_of_the_system_are_sentences(tmp_path, capsys):
+    assert f"there is no file or folder {tmp_path / 'none'}." in fails(capsys, "neighbors", tmp_path / "none", "tea")
+    assert f"expected a file, got the folder {tmp_path}." in fails(capsys, "sequences", "--dataset", tmp_path)
