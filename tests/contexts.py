@@ -19,6 +19,13 @@ class _OfThread(threading.local):
         self.context: Any = None
 
 
+def _in_use(ir: Any) -> bool:
+    try:
+        return ir.Context.current is not None
+    except ValueError:
+        return False
+
+
 def share_contexts() -> None:
     """Has JAX lower the programs of a thread in one context, and in a new one from time to time."""
     mlir = jax._src.interpreters.mlir
@@ -28,6 +35,9 @@ def share_contexts() -> None:
     mine = _OfThread()
 
     def shared() -> Any:
+        # A program that is lowered while another one is would be written into that one.
+        if _in_use(mlir.ir):
+            return make()
         if next(mine.used) % _PROGRAMS == 0:
             mine.context = make()
         return mine.context
