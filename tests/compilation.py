@@ -14,8 +14,8 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     # They save a third of the time to compile. Other versions of XLA may not know them, and stop at what they do not.
     _flags += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 os.environ.setdefault("XLA_FLAGS", " ".join(_flags))
-# Two workers, and the programs that tests start, compile much that another of them has: they inherit the folder where
-# each keeps what it compiled, which is gone when the run ends.
+# Programs that tests start compile much that another of them has: they inherit the folder where each keeps what it
+# compiled, which is gone when the run ends.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _folder = tempfile.mkdtemp(prefix="candax-compiled-")
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)

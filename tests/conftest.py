@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import jax
 import pytest
 from jaxtyping import install_import_hook
 
@@ -22,6 +23,8 @@ from tests.tiers import ALL, CI_ONLY  # noqa: E402
 
 compile_samplers()
 share_contexts()
+# Writing takes more time than reading saves, but in the programs that tests start.
+jax.config.update("jax_enable_compilation_cache", False)
 # A busy machine is no fault of a test's.
 hypothesis.settings.register_profile("candax", deadline=None)
 hypothesis.settings.load_profile("candax")
