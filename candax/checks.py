@@ -17,6 +17,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LARGEST = 2**63
 # How many of a list are looked at.
 _LOOKED_AT = 1000
+# Characters of a value that an error shows.
+_LONGEST = 100
 _WORDS = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text", type(None): "None"}
 _MANY = {int: "integers", float: "finite numbers", bool: "booleans", str: "texts"}
 _PLAIN = {collections.abc.Iterable: "iterable", collections.abc.Sequence: "list"}
@@ -126,7 +128,8 @@ def described(value: Any) -> str:
     if inspect.isroutine(value) or inspect.isclass(value):
         return f"the {'class' if inspect.isclass(value) else 'function'} {value.__name__}"
     if value is None or isinstance(value, _SHOWN):
-        return reprlib.repr(value)
+        shown = reprlib.repr(value)
+        return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 4]} ..."
     return f"a {type(value).__name__}"
 
 
