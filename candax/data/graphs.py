@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from candax.checks import checked
-from candax.data.headers import names_columns
+from candax.data.headers import places_of
 from candax.data.tab_separated import find_file, name_of, read_rows
 
 Unknown: TypeAlias = Literal["keep", "drop", "error"]
@@ -214,12 +214,13 @@ def _read(path: Path, notes: list[str]) -> Iterator[tuple[int, Triple]]:
     """The triples of a file, each once, with the numbers of their lines."""
     seen: set[Triple] = set()
     rows = last = headers = 0
+    places = None
     for number, fields in read_rows(path, (3,), _COLUMNS):
-        if not rows + headers and names_columns(fields, _COLUMNS.split(", ")):
+        if not rows + headers and (places := places_of(fields, _COLUMNS.split(", "))) is not None:
             notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(fields)}")
             headers = 1
             continue
-        triple = Triple(*fields)
+        triple = Triple(*(fields if places is None else (fields[place] for place in places)))
         rows, last = rows + 1, number
         if triple not in seen:
             seen.add(triple)

@@ -15,26 +15,30 @@ _KNOWN = {what: frozenset(names.split()) for what, names in _NAMES.items()}
 _NO_LETTERS = re.compile(r"[^a-z]")
 
 
-def names_columns(fields: Sequence[str], columns: Sequence[str]) -> bool:
-    """Whether the fields of a first line are names of these columns, and so no row.
+def places_of(fields: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> tuple[int, ...] | None:
+    """Where a first line names these columns; None where it does not name all, and so is a row.
 
-    Capitals and what is no letter do not count, nor does a last "id" or "name" or a type after a colon.
+    Capitals and what is no letter do not count, nor does a last "id" or "name" or a type after a colon. Of several
+    fields with the name of a column it is the first.
 
     Args:
         fields: of the line.
-        columns: what they would name: "user", "item", "time", "head", "relation", "tail".
+        columns: what it must name: "user", "item", "time", "head", "relation", "tail".
+        optional: what it may name.
+
+    Returns:
+        The place of each column, and of the optional ones that are named.
 
     Example:
-        >>> names_columns(["userId", "product_id"], ["user", "item"])
+        >>> places_of(["userId", "movieId", "rating", "timestamp"], ["user", "item"], ["time"])
+        (0, 1, 3)
+        >>> places_of(["ann", "book"], ["user", "item"]) is None
         True
-        >>> names_columns(["user_id:token", "item_id:token", "timestamp:float"], ["user", "item", "time"])
-        True
-        >>> names_columns(["ann", "book"], ["user", "item"])
-        False
     """
-    if len(fields) != len(columns):
-        return False
-    return all(_plain(field) & _KNOWN[column] for field, column in zip(fields, columns, strict=True))
+    names = [_plain(field) for field in fields]
+    found = [next((i for i, name in enumerate(names) if name & _KNOWN[what]), None) for what in (*columns, *optional)]
+    needed = found[: len(columns)]
+    return None if None in needed else tuple(place for place in found if place is not None)
 
 
 def _plain(field: str) -> set[str]:

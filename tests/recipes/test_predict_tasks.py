@@ -79,14 +79,14 @@ def test_recall_of_what_is_recommended_is_that_of_the_evaluation(shop, tmp_path,
 def test_all_forms_of_histories_are_answered_alike(shop, monkeypatch, capsys):
     some = shop.histories[:5]
     spaced = "".join(" ".join(history) + "\n" for history in some)
-    timed = "".join(f"{user},{item},{9 - t}\n" for user, *items in some for t, item in enumerate(items[::-1]))
+    timed = "".join(f"{9 - t},{user},5,{item}\n" for user, *items in some for t, item in enumerate(items[::-1]))
     tabbed = "".join(f"{user}\t{item}\n" for user, *items in some for item in items)
     each = []
-    for text in (spaced, "user,item,time\n" + timed, tabbed):
+    for text in (spaced, "time,user,rating,item\n" + timed, tabbed):
         piped(monkeypatch, text)
         run("predict", shop.run, "-", "--k", 3)
         out, err = capsys.readouterr()
-        assert ("lines that name columns, passed over: 1" in err) == text.startswith("user,")
+        assert ("lines that name columns: 1" in err) == text.startswith("time,")
         each.append(out)
     assert each[0] == each[1] == each[2]
 
@@ -123,6 +123,7 @@ def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch)
         ("ann,i1\nann,i2,3\n", "standard input:2: expected user,item or user,item,time, alike in all lines"),
         ("ann\ti1\nbob\ti2\nann\ti3\n", "standard input:3: expected the lines of a user to stand together"),
         ("user,item\n", "expected lines to answer, got an empty input"),
+        (f"ann,{'x' * 200_000}\n", "standard input:1: expected fields separated by commas"),
         ("ann,i1,noon\n", "standard input:1: expected a time that is a finite number"),
     ],
 )

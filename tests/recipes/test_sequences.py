@@ -43,8 +43,13 @@ def test_all_forms_of_files_say_the_same(tmp_path):
     [
         ("ann tea milk\nbob\n", r"shop.txt:2: expected a user and items separated by spaces, got 'bob' alone"),
         ("ann tea milk jam\nann tea\n", "shop.txt:2: expected one line per user, got 'ann' as in line 1"),
-        ("ann,tea,1\nann,milk\n,\n", "shop.txt:3: expected user,item or user,item,time"),
-        ("ann,tea,noon\n", "shop.txt:1: expected a time that is a number, got 'noon'"),
+        ("ann,tea,1\nann,milk\n,\n", "shop.txt:2: expected user,item or user,item,time"),
+        ("ann,tea,noon\n", "shop.txt:1: expected a time that is a finite number, got 'noon'"),
+        ("ann\ttea\tinf\n", "shop.txt:1: expected a time that is a finite number, got 'inf'"),
+        ("ann\ttea\n\nann\t\n", "shop.txt:3: expected user\titem or user\titem\ttime"),
+        ("ann,tea,5,1\n", "A first line may name the columns"),
+        ("user,item,time\nann,tea\n", "shop.txt:2: expected as many columns as the first line"),
+        (f"ann,{'x' * 200_000}\n", "shop.txt:1: expected fields separated by commas"),
         ("ann tea milk\n", "expected users with three items or more"),
         ("", "expected lines of a user and items"),
     ],
@@ -169,12 +174,12 @@ def test_items_of_numpy_are_kept_as_texts_and_numbers_of_python():
 
 
 @pytest.mark.parametrize("mark", ["\t", ","])
-def test_a_line_of_names_is_no_interaction(mark, tmp_path):
-    lines = ["user_id item_id timestamp", "ann tea 3", "ann jam 1", "ann milk 2", "user tea 1"]
+def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
+    lines = ["timestamp item_id rating user_id", "3 tea 5 ann", "1 jam 4 ann", "2 milk x ann", "1 tea 5 user"]
     found = files.load(write(tmp_path, "\n" + "\n".join(lines).replace(" ", mark) + "\n"))
     assert (found.item_names, found.user_names) == (("tea", "jam", "milk"), ("ann", "user"))
     assert [found.item_names[item] for item in found.items[:3]] == ["jam", "milk", "tea"]
-    assert found.notes == ("shop.txt:2: taken for names of columns: user_id, item_id, timestamp",)
+    assert found.notes == ("shop.txt:2: taken for names of columns, of which are read: user_id, item_id, timestamp",)
 
 
 @pytest.mark.parametrize(

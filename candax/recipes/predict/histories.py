@@ -1,6 +1,5 @@
 """Histories of users, in the forms that `candax sequences` is trained on, and the items that come next."""
 
-import csv
 import itertools
 import math
 from collections import Counter
@@ -8,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from candax.recipes.predict.lines import Answer, Source, answered, in_batches
-from candax.recipes.sequences.files import is_header
+from candax.recipes.sequences.files import columns_in, split_line
 from candax.recipes.sequences.recommender import SequenceRecommender
 
 
@@ -45,7 +44,7 @@ def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
 
     The first line decides which: it has a tab, or else a comma, or else spaces. With tabs or commas, all lines of a
     user must stand together; they are sorted by time where there is one. So only one user is held in memory at a time.
-    There a first line that names the columns is passed over, and noted.
+    There a first line may name the columns, which is noted; others than user, item and time are then left out.
 
     Raises:
         ValueError: with file and line, for lines of another kind, or a user who comes again.
@@ -53,11 +52,12 @@ def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
     lines = source.texts()
     first = next(lines)
     mark = next((mark for mark in "\t," if mark in first[1]), None)
-    if mark is not None and is_header(first[1], mark):
-        notes["lines that name columns, passed over"] += 1
+    header = None if mark is None else columns_in(first[1], mark, f"{source.path}:{first[0]}")
+    if header is not None:
+        notes["lines that name columns"] += 1
     else:
         lines = itertools.chain([first], lines)
-    return _by_spaces(source, lines) if mark is None else _by_fields(source, lines, mark)
+    return _by_spaces(source, lines) if mark is None else _by_fields(source, lines, mark, header)
 
 
 def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[History]:
@@ -68,15 +68,18 @@ def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[His
         yield History(user, items)
 
 
-def _by_fields(source: Source, lines: Iterator[tuple[int, str]], mark: str) -> Iterator[History]:
+def _by_fields(
+    source: Source, lines: Iterator[tuple[int, str]], mark: str, header: tuple[int, ...] | None
+) -> Iterator[History]:
     user: str | None = None
     rows: list[tuple[float, str]] = []
     # Hashes of the users who are done: they take less memory than names.
     done: set[int] = set()
     width = 0
     for number, text in lines:
-        # As `candax sequences` reads them: quotes have a meaning only in lines with commas.
-        fields = text.split("\t") if mark == "\t" else next(csv.reader([text]))
+        fields = split_line(text, mark, f"{source.path}:{number}")
+        if header is not None and len(fields) > max(header):
+            fields = [fields[place] for place in header]
         width = width or len(fields)
         if len(fields) not in (2, 3) or len(fields) != width or not all(fields):
             raise source.wrong(number, f"user{mark}item or user{mark}item{mark}time, alike in all lines", text)

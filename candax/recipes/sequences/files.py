@@ -2,7 +2,8 @@
 
 import csv
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,13 @@ import numpy as np
 from jaxtyping import Int, Int32, Int64
 
 from candax import data
-from candax.data.headers import names_columns
+from candax.data.headers import places_of
 from candax.data.interactions import Row, interactions_of
 from candax.data.streams import open_text, text_lines
 from candax.data.tab_separated import name_of
 
 STDLIB = "python-stdlib"
-# Of lines with tabs or commas, with or without the last.
-COLUMNS = ("user", "item", "time")
-_HEADER = " A first line that names the columns calls them user, item and time."
+_HEADER = "A first line may name the columns: user, item and time; others are then left out."
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,7 +110,8 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     r"""Reads sequences: ``user item item ...`` lines, ``user,item[,time]`` lines, or the latter with tabs.
 
     The first line decides which: it has a tab, or else a comma, or else spaces. Items with times are sorted by time.
-    A first line with tabs or commas that names the columns, such as ``user_id,item_id``, is passed over.
+    A first line with tabs or commas may name the columns, such as ``userId,movieId,rating,timestamp``: then user, item
+    and time are taken by their names and others are left out.
     ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
     library are the users, the identifiers that each uses are its items.
 
@@ -155,23 +155,27 @@ def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
     mark = next((mark for mark in "\t," if mark in first), None)
     if mark is None:
         return interactions_of(name_of(path), _by_spaces(path), min_count=min_count)
-    header = is_header(first, mark)
-    if header:
-        notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(first.split(mark))}")
-    if mark == "\t":
-        return data.interactions(path, min_count=min_count, header=header)
-    return interactions_of(name_of(path), _by_commas(path, header), min_count=min_count)
+    where = f"{path}:{number}"
+    header = columns_in(first, mark, where)
+    if header is not None:
+        names = ", ".join(split_line(first, mark, where)[place] for place in header)
+        notes.append(f"{path.name}:{number}: taken for names of columns, of which are read: {names}")
+    return interactions_of(name_of(path), _by_fields(path, mark, header), min_count=min_count)
 
 
-def is_header(line: str, mark: str) -> bool:
-    """Whether a first line names its columns, which are separated by a tab or a comma.
+def split_line(line: str, mark: str, where: str) -> list[str]:
+    """The fields of a line, for errors ``where``; quotes have a meaning only in lines with commas."""
+    return line.split(mark) if mark == "\t" else next(_without_faults(csv.reader([line]), lambda: where))
+
+
+def columns_in(line: str, mark: str, where: str) -> tuple[int, ...] | None:
+    """Where a first line names user, item and perhaps time; None where it is a row.
 
     Example:
-        >>> is_header('"user_id","item_id"', ","), is_header("ann,tea", ",")
-        (True, False)
+        >>> columns_in('"item_id","user_id"', ",", "shop.csv:1"), columns_in("ann,tea", ",", "shop.csv:1")
+        ((1, 0), None)
     """
-    fields = line.split(mark)
-    return names_columns(fields, COLUMNS[: len(fields)])
+    return places_of(split_line(line, mark, where), ("user", "item"), ("time",))
 
 
 def _by_spaces(path: Path) -> Iterator[Row]:
@@ -188,20 +192,38 @@ def _by_spaces(path: Path) -> Iterator[Row]:
         yield from (Row(user, item) for item in items)
 
 
-def _by_commas(path: Path, header: bool) -> Iterator[Row]:
+def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None) -> Iterator[Row]:
+    """Rows of a file with tabs or commas; a ``header`` says where what is."""
+    columns = f"user{mark}item or user{mark}item{mark}time" if header is None else "as many columns as the first line"
+    width = None
     with open_text(path) as lines:
-        reader = csv.reader(lines)
-        for fields in reader:
+        reader = csv.reader(lines) if mark == "," else csv.reader(lines, delimiter=mark, quoting=csv.QUOTE_NONE)
+        for fields in _without_faults(reader, lambda: f"{path}:{reader.line_num}"):
             if not fields:
                 continue
-            if header:
-                header = False
-                continue
             where = f"{path}:{reader.line_num}"
-            if len(fields) not in (2, 3) or not all(fields):
-                raise ValueError(f"{where}: expected user,item or user,item,time, got {','.join(fields)[:60]!r}.")
-            time = fields[2] if len(fields) == 3 else None
-            try:
-                yield Row(fields[0], fields[1], None if time is None else float(time))
-            except ValueError:
-                raise ValueError(f"{where}: expected a time that is a number, got {time!r}.{_HEADER}") from None
+            first, width = width is None, len(fields) if width is None else width
+            if first and header is not None:
+                continue
+            kept = fields if header is None else [fields[place] for place in header if place < len(fields)]
+            if len(fields) != width or len(kept) not in (2, 3) or not all(kept):
+                shown = mark.join(fields)
+                raise ValueError(f"{where}: expected {columns}, alike in all lines, got {shown[:60]!r}. {_HEADER}")
+            time = kept[2] if len(kept) == 3 else None
+            if time is not None and not _is_finite(time):
+                raise ValueError(f"{where}: expected a time that is a finite number, got {time!r}. {_HEADER}")
+            yield Row(kept[0], kept[1], None if time is None else float(time))
+
+
+def _without_faults(reader: Any, where: Callable[[], str]) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(f"{where()}: expected fields separated by commas or tabs, but: {error}.") from error
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
