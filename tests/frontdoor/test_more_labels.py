@@ -26,18 +26,27 @@ def loss_of(loss, labels, more_labels=None, *, sampler=None, **options):
     vectors, embeddings = rng.normal(size=(CLASSES, 4)), rng.normal(size=(len(LABELS), 4))
     classes = cx.Classes(jnp.asarray(vectors, jnp.float32))
     state = () if sampler is None else sampler.init(jax.random.key(0), classes)
-    return cx.sampled_loss(
-        jnp.asarray(embeddings, jnp.float32),
-        jnp.asarray(labels),
-        classes,
-        sampler=sampler,
-        state=state,
-        key=jax.random.key(1),
-        loss=loss,
-        more_labels=more_labels,
-        reduction="none",
-        **options,
-    )
+    given = jnp.asarray(embeddings, jnp.float32), jnp.asarray(labels), classes, state, more_labels
+    return compiled(loss, sampler, tuple(options.items()))(*given)
+
+
+@functools.cache
+def compiled(loss, sampler, options):
+    @jax.jit
+    def of(embeddings, labels, classes, state, more_labels):
+        sampled = {"sampler": sampler, "state": state, "key": jax.random.key(1)}
+        return cx.sampled_loss(
+            embeddings,
+            labels,
+            classes,
+            **sampled,
+            loss=loss,
+            more_labels=more_labels,
+            reduction="none",
+            **dict(options),
+        )
+
+    return of
 
 
 def subsets():

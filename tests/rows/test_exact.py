@@ -28,11 +28,16 @@ GAPS = (1, 2, 7, 30, 150, 1000, 9999)
 SCALES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2, 1.0)
 
 
+@functools.cache
+def rates_of(rate):
+    """The rate of each step, up to the last one that is looked at."""
+    steps = jnp.arange(max(LATE) + max(GAPS))
+    return np.asarray(jax.jit(jax.vmap(lambda i: jnp.float32(rate(i) if callable(rate) else rate)))(steps), np.float64)
+
+
 def dense_path(table, mean, square, first, gap, rate, b1, b2, eps, decay):
     """Rows after steps without gradient, in float64."""
-    rates = np.asarray(jax.jit(jax.vmap(lambda i: jnp.float32(rate(i) if callable(rate) else rate)))(
-        jnp.arange(first, first + gap)), np.float64)  # fmt: skip
-    for step, of_step in enumerate(rates, first + 1):
+    for step, of_step in enumerate(rates_of(rate)[first : first + gap], first + 1):
         mean, square = b1 * mean, b2 * square
         update = mean / (1 - b1**step) / (np.sqrt(square / (1 - b2**step)) + eps) + decay * table
         table = table - of_step * update
@@ -40,8 +45,7 @@ def dense_path(table, mean, square, first, gap, rate, b1, b2, eps, decay):
 
 
 def log_decay(rate, steps, decay):
-    rates = [float(rate(i)) if callable(rate) else rate for i in range(steps)]
-    return np.cumsum([0.0, *np.log1p(-decay * np.array(rates))])
+    return np.cumsum([0.0, *np.log1p(-decay * rates_of(rate)[:steps])])
 
 
 QUICK = {("constant", 1e-8, 0.0), ("cosine", 1e-3, 0.1)}
@@ -193,11 +197,12 @@ def test_a_model_is_trained_as_by_dense_adamw(options):
     np.testing.assert_allclose(losses, of_dense, rtol=2e-5)
     h, ids = jnp.ones((2, models.DIM)), jnp.arange(models.NUM)
     # Before anything is settled: all who read rows see them as they should be.
-    reads = [
-        (model.head(h), model.words(ids), model.head.top_k(h, 3)[0], model.head.log_prob(h, ids[:2]))
-        for model in (got, wanted)
-    ]
-    for one, other in zip(*reads, strict=True):
+
+    @nnx.jit
+    def reads(model):
+        return model.head(h), model.words(ids), model.head.top_k(h, 3)[0], model.head.log_prob(h, ids[:2])
+
+    for one, other in zip(reads(got), reads(wanted), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
     lagging = np.asarray(got.words.embedding[...])
     cx.rows.settle(got)
