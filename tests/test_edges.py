@@ -88,9 +88,8 @@ EDGES = {
 }
 SIZES = {
     "one class": values(num=1),
-    "two classes": values(num=2),
     "one example": values(batch=1),
-    "one example of two classes": values(num=2, batch=1),
+    "two examples of two classes": values(num=2, batch=2),
 }
 
 

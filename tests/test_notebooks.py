@@ -9,12 +9,21 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # What they compute with, and how much is enough to see that every cell runs.
 SMALLER = {
-    "compose": {"num_steps=300": "num_steps=30", "num_draws=8": "num_draws=4", "[64, 1024]": "[64]"},
+    "compose": {
+        "num_steps=300": "num_steps=30",
+        "num_draws=8": "num_draws=4",
+        "[64, 1024]": "[64]",
+        "data.test, 64": "data.test, 16",
+    },
     "bias_and_variance": {"NUM, DIM, DRAWS = 2000, 16, 2000": "NUM, DIM, DRAWS = 2000, 16, 200"},
     "item_towers": {"range(401)": "range(41)", "step % 100": "step % 20"},
     "ivf_and_groups": {"range(401)": "range(41)", "range(0, 401, 80)": "range(0, 41, 8)"},
     "language_model": {"range(801)": "range(41)", "step % 200": "step % 20"},
-    "lsh_tables": {"NUM, DIM, TOP = 20_000": "NUM, DIM, TOP = 4_000"},
+    "lsh_tables": {
+        "NUM, DIM, TOP = 20_000": "NUM, DIM, TOP = 4_000",
+        "(4, 16, 32)": "(4, 16)",
+        "[4, 16, 32]": "[4, 16]",
+    },
     "many_devices": {"steps=60": "steps=10"},
     "own_sampler": {"range(200)": "range(20)"},
     "word_vectors": {"epochs=1": "epochs=0.03"},
