@@ -82,9 +82,16 @@ def trial(rng: np.random.Generator, folder: Path, kind: str) -> list[str]:
     return [kind] * kills
 
 
+def _is_there(folder: Path, pattern: str) -> bool:
+    try:
+        return any(folder.rglob(pattern))
+    except FileNotFoundError:  # a folder was given its last name while it was looked into
+        return False
+
+
 def wait_for(process: "multiprocessing.context.ForkServerProcess", folder: Path, pattern: str) -> None:
     """Until the process has written a file, or ended."""
-    while process.is_alive() and not any(folder.rglob(pattern)):
+    while process.is_alive() and not _is_there(folder, pattern):
         process.join(0.01)
 
 
