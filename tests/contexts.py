@@ -1,8 +1,8 @@
-"""One context of MLIR for many programs: JAX makes a new one for each, which took an eighth of the suite's time."""
+"""One context of MLIR for many programs: JAX 0.10 makes one for each, which took an eighth of the suite's time."""
 
+import importlib.metadata
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,12 +27,11 @@ def _in_use(ir: Any) -> bool:
 
 
 def share_contexts() -> None:
-    """Has JAX lower the programs of a thread in one context, and in a new one from time to time."""
-    mlir = jax._src.interpreters.mlir
-    make: Callable[[], Any] | None = getattr(mlir, "make_ir_context", None)
-    if make is None:  # a version of JAX that does it in another way
+    """Has JAX lower the programs of a thread in one context, and in a new one from time to time, as JAX 0.11 does."""
+    if not importlib.metadata.version("jax").startswith("0.10."):
         return
-    mine = _OfThread()
+    mlir = jax._src.interpreters.mlir
+    make, mine = mlir.make_ir_context, _OfThread()
 
     def shared() -> Any:
         # A program that is lowered while another one is would be written into that one.

@@ -86,6 +86,8 @@ def best_power(held_out: Dataset, *, number: int = 100) -> float:
 def neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"], Int[np.ndarray, "N n"]]:
     """For each test example the cosines of its neighbours, and which training examples these are.
 
+    Of training examples with equal cosines the earlier ones are taken.
+
     scikit-learn's search finds the same and takes four times as long among 590,000 examples on two cores: it sorts all
     cosines of an example, most of which are below those of the first neighbours that are found, in one thread.
     """
