@@ -270,6 +270,10 @@ def test_what_reading_passes_over_is_counted(tmp_path):
         "test.tsv: 1 triples of train.tsv too",
     )
     assert graph.counts[graph.entity_names.index("x")] == 0
+    (tmp_path / "test.tsv").write_text("tail\thead\trel\nc\tb\tr\n")
+    (asked,) = cx.data.graph(tmp_path).test
+    assert [graph.entity_names[end] for end in asked[[0, 2]]] == ["b", "c"]
+    (tmp_path / "test.tsv").write_text("a\tr\tb\nx\tr\ta\n")
     assert len(cx.data.graph(tmp_path, unknown="drop").test) == 1
 
 

@@ -45,6 +45,9 @@ def test_columns_are_text_or_numbers_of_what_is_trained_on(table, capsys):
         (("1", "n/a", "3"), 0, "column price: text, as 1 of 3 values are no numbers, such as 'n/a'"),
         (("1", "", "3"), 1, ""),
         (("low", "5", "high"), 0, ""),
+        (("1", "[/b]", "3"), 0, "such as '[/b]'"),
+        (("nan", "nan", "inf"), 0, ""),
+        (("", "", ""), 0, ""),
     ],
 )
 def test_values_that_are_no_numbers_are_told(values, columns, message, table, capsys):

@@ -1,10 +1,12 @@
 """Baselines without training: the most frequent labels for each example, and those of the nearest training examples."""
 
+import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32, Int
@@ -98,8 +100,13 @@ def neighbours(dataset: Dataset, number: int) -> tuple[Float32[np.ndarray, "N n"
     asked = (test[start : start + _AT_A_TIME] for start in range(0, test.shape[0], _AT_A_TIME))
     nearest = functools.partial(_nearest, parts=parts, number=min(number, len(dataset.train)))
     found = []
-    with progress_bar("nearest neighbours", test.shape[0]) as done, ThreadPoolExecutor(_THREADS) as threads:
-        for one in threads.map(nearest, asked):
+    with (
+        progress_bar("nearest neighbours", test.shape[0]) as done,
+        ThreadPoolExecutor(_THREADS) as threads,
+        # Closed lest an interrupted search waits for all that it would have asked for.
+        contextlib.closing(cast(Generator[Any], threads.map(nearest, asked))) as answers,
+    ):
+        for one in answers:
             found.append(one)
             done(len(found) * _AT_A_TIME)
     cosines, ids = (np.concatenate(of) for of in zip(*found, strict=True))

@@ -182,7 +182,7 @@ def links(settings: LinksSettings) -> list[common.Row]:
     problem = problem_of(settings)
     graph, asked = problem.graph, problem.asked
     for note in graph.notes:
-        Console().print(note, soft_wrap=True)
+        Console().print(note, soft_wrap=True, markup=False)
     unseen = len(asked) // 2 - int(problem.seen(asked).sum()) // 2
     simple = {"most frequent answer": MostFrequentAnswer, "other relations": OtherRelations}
     figures = {name: functools.partial(_scored, scorer(graph), problem) for name, scorer in simple.items()}

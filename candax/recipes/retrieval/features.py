@@ -135,15 +135,16 @@ def _numbers(column: list[str]) -> Float32[np.ndarray, " n"] | None:
 def _say_what_is_odd(where: str, column: list[str], read: Float32[np.ndarray, " n"] | None) -> None:
     """Prints how many values are missing though something stands there, or why a column of numbers is none."""
     given = [value for value in column if value.strip()]
-    if read is not None:
-        odd = len(given) - int(np.isfinite(read).sum())
-        note = f"{odd:,} values that are not finite are taken as missing"
-    else:
-        wrong = [value for value in given if not _is_number(value)]
-        odd = len(wrong) if 2 * len(wrong) < len(given) else 0
-        note = f"text, as {odd:,} of {len(given):,} values are no numbers, such as {wrong[0]!r}; empty ones are missing"
+    wrong = [value for value in given if not _is_number(value)]
+    odd = 0 if read is None else len(given) - int(np.isfinite(read).sum())
+    note = ""
     if odd:
-        Console().print(f"{where}: {note}", soft_wrap=True)
+        note = f"{odd:,} values that are not finite are taken as missing"
+    elif read is None and 0 < 2 * len(wrong) < len(given):
+        shown = f"{len(wrong):,} of {len(given):,} values are no numbers, such as {wrong[0]!r}"
+        note = f"text, as {shown}; empty ones are missing"
+    if note:
+        Console().print(f"{where}: {note}", soft_wrap=True, markup=False)
 
 
 def _is_number(value: str) -> bool:

@@ -122,7 +122,7 @@ def run(
 ) -> list[common.Row]:
     """Runs the study; returns the rows of its table."""
     for note in found.notes:
-        Console().print(note, soft_wrap=True)
+        Console().print(note, soft_wrap=True, markup=False)
     title = (
         f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
         f"{taken}, {settings.split}"
