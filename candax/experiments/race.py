@@ -5,6 +5,7 @@
     candax experiment race --task sequences --dataset Beauty.txt
     candax experiment race --task links --dataset FOLDER
     candax experiment race --task language --dataset FOLDER
+    candax experiment race --dataset yso-en --num-classes 1000000      (each class split into parts)
     candax experiment race --peers adaptive_softmax hierarchical_softmax mach            (they draw no candidates)
 
 All contenders, the full softmax among them, have the same model and data, the same number of steps (unless
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from candax.experiments.race_peers import PeerName
+from candax.experiments.race_split import split_classes
 from candax.experiments.race_tasks import QUALITY, TASKS, Contender, TaskName, Trained, settings_of, trained_by
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
@@ -52,6 +54,8 @@ class Race(common.Settings):
     """Adds other output layers, which draw no candidates, where the task is extreme or language."""
     tf_idf: bool = False
     """As in `candax train`, where the task is extreme."""
+    num_classes: common.Count | None = None
+    """Classes are split into parts by the examples' features until there are so many, where the task is extreme."""
     num_sampled: common.Count | None = None
     """Candidates that a batch shares; by default the recipe's."""
     dim: common.Count | None = None
@@ -77,6 +81,8 @@ class Race(common.Settings):
         able = [name for name, task in TASKS.items() if task.peers is not None]
         self.expect(not self.peers or self.task in able, f"--task {' or '.join(able)} with --peers", "task", "peers")
         self.expect(not self.tf_idf or self.task == "extreme", "--task extreme with --tf-idf", "task", "tf_idf")
+        of_extreme = self.num_classes is None or self.task == "extreme"
+        self.expect(of_extreme, "--task extreme with --num-classes", "task", "num_classes")
 
     def recipe(self, **changes: Any) -> Any:
         """The settings of the recipe."""
@@ -84,12 +90,17 @@ class Race(common.Settings):
         given |= {"epochs": self.epochs, "out": self.out} | ({"tf_idf": True} if self.tf_idf else {})
         return settings_of(self.task, self.quick, **{**given, **changes})
 
+    def load(self, split: str) -> Any:
+        """What is trained on and measured: the recipe's, with its classes split where more are asked for."""
+        loaded = TASKS[self.task].load(self.recipe(split=split))
+        return loaded if self.num_classes is None else split_classes(loaded, self.num_classes)
+
 
 @common.command
 def race(settings: Race) -> common.Study:
     """Runs the race; a row for each contender, the full softmax first."""
     task, number = TASKS[settings.task], settings.recipe().num_sampled
-    loaded = functools.cache(lambda split: task.load(settings.recipe(split=split)))
+    loaded = functools.cache(settings.load)
     contenders = {_FULL: Contender()}
     if settings.all_classes:
         contenders |= {

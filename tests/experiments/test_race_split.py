@@ -1,0 +1,61 @@
+"""Split classes: the old ones in parts, which the features tell."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from candax.data import Dataset, Examples
+from candax.experiments.race import Race, race
+from candax.experiments.race_split import split_classes
+from tests.commands import fails, write_dataset
+
+N, FEATURES, C = 200, 50, 7
+
+
+@pytest.fixture
+def dataset():
+    rng = np.random.default_rng(0)
+    features = rng.random((N, FEATURES), dtype=np.float32) * (rng.random((N, FEATURES)) < 0.2)
+    features[3] = 0
+    examples = Examples(csr_array(features), csr_array(rng.random((N, C)) < 0.3))
+    return Dataset("made", examples, examples)
+
+
+def test_each_label_becomes_one_of_its_parts_and_those_of_an_example_the_same(dataset):
+    split = split_classes(dataset, 100)
+    assert split.num_classes == 15 * C
+    before, after = dataset.train.labels, split.train.labels
+    np.testing.assert_array_equal(after.indptr, before.indptr)
+    np.testing.assert_array_equal(after.indices // 15, before.indices)
+    for row in range(N):
+        assert len(set(after.indices[after.indptr[row] : after.indptr[row + 1]] % 15)) <= 1
+    assert len(set(after.indices % 15)) == 15
+
+
+def test_the_part_follows_from_the_largest_feature(dataset):
+    split = split_classes(dataset, 100).train
+    largest = np.argmax(dataset.train.features.toarray(), axis=1)
+    part = {}
+    for row in range(N):
+        for label in split.labels.indices[split.labels.indptr[row] : split.labels.indptr[row + 1]]:
+            assert part.setdefault(largest[row], label % 15) == label % 15
+
+
+@pytest.mark.parametrize("number", [C - 1, 2**31])
+def test_fewer_classes_and_too_many_are_refused(dataset, number):
+    with pytest.raises(ValueError, match="classes, got"):
+        split_classes(dataset, number)
+
+
+def test_a_race_over_split_classes(tmp_path):
+    folder = write_dataset(tmp_path / "data")
+    settings = Race(dataset=str(folder), num_classes=50, samplers=("unigram",), losses=("one_vs_all",), rates=(1.0,),
+                    quick=True, out=tmp_path)  # fmt: skip
+    full, unigram = race(settings)
+    assert full["best"] > 0.5
+    assert unigram["best"] > 0.5
+
+
+def test_other_tasks_do_not_split_classes(tmp_path, capsys):
+    line = fails(capsys, "experiment", "race", "--task", "links", "--num-classes", "50", "--out", tmp_path)
+    assert "--num-classes" in line
