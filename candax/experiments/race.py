@@ -163,15 +163,16 @@ def _trained(
 
 
 def _tried(settings: Race, loaded: Callable[[str], Any], contender: Contender) -> dict[float, float]:
-    """The quality on validation data after a trial of each rate; the only rate needs none."""
+    """The quality of the curve's validation examples after a trial of each rate; the only rate needs none."""
     if len(settings.rates) == 1:
         return {settings.rates[0]: 0.0}
     found = {}
     for rate in settings.rates:
         share, seed = settings.trial, settings.seed
         training, pair = _trained(settings, loaded, contender, split="validation", rate=rate, share=share, seed=seed)
+        short: dict[str, Any] = {"measure": training.on_the_way, "on_the_way": None}
         try:
-            found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", on_the_way=None)(None)[QUALITY]
+            found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", **short)(None)[QUALITY]
         except FloatingPointError:
             found[rate] = 0.0
     return found
