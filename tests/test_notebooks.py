@@ -5,6 +5,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import KernelManager
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # What they compute with, and how much is enough to see that every cell runs.
@@ -28,6 +29,17 @@ SMALLER = {
     "own_sampler": {"range(200)": "range(20)"},
     "word_vectors": {"epochs=1": "epochs=0.03"},
 }
+# It says how many devices there are, which a process can do once.
+ALONE = ("many_devices",)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    """One process for all: starting and importing take longer than most notebooks. Each begins without names."""
+    manager = KernelManager(kernel_name="python3")
+    yield manager
+    if manager.has_kernel:
+        manager.shutdown_kernel(now=True)
 
 
 def pictures(notebook):
@@ -36,14 +48,15 @@ def pictures(notebook):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path):
+def test_notebook(path, kernel):
     notebook = nbformat.read(path, as_version=4)
     for old, new in SMALLER[path.stem].items():
         cells = [cell for cell in notebook.cells if old in cell.source]
         assert cells, f"{old} is in no cell: name what is to be made smaller"
         for cell in cells:
             cell.source = cell.source.replace(old, new)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    nbclient.NotebookClient(notebook, km=None if path.stem in ALONE else kernel, timeout=600).execute()
     assert pictures(notebook)
 
 

@@ -5,7 +5,7 @@
     candax experiment race --task sequences --dataset Beauty.txt
     candax experiment race --task links --dataset FOLDER
     candax experiment race --task language --dataset FOLDER
-    candax experiment race --dataset yso-en --num-classes 1000000      (each class split into parts)
+    candax experiment race --num-classes 1000000 --dim 128             (each class split into parts)
     candax experiment race --peers adaptive_softmax hierarchical_softmax mach            (they draw no candidates)
 
 All contenders, the full softmax among them, have the same model and data, the same number of steps (unless

@@ -7,18 +7,15 @@ from jaxtyping import Int64
 from scipy.sparse import csr_array
 
 from candax.data import Dataset, Examples
-
-# Knuth's multiplier: ids that are near each other, such as those of one word's forms, fall into different parts.
-_MULTIPLIER = 2654435761
-_WORD = 1 << 32
+from candax.recipes.extreme import linear
 
 
 def split_classes(dataset: Dataset, num_classes: int) -> Dataset:
     """A data set each of whose classes is split into equally many parts, at least ``num_classes`` in all.
 
-    Class ``j`` becomes the classes ``j P ... j P + P - 1``; of which part an example's labels are follows from its
-    feature with the largest value, the first of equal ones. So the part can be learned, from the features alone, and
-    is the same for all labels of an example.
+    Class ``j`` becomes the classes ``j P ... j P + P - 1``. Of which part all labels of an example are follows from its
+    features, so that it can be learned: on which side of the training examples' median it is along each of the
+    first principal directions of the features, as many as tell ``P`` parts apart.
 
     Args:
         dataset: any.
@@ -41,22 +38,25 @@ def split_classes(dataset: Dataset, num_classes: int) -> Dataset:
     most = np.iinfo(np.int32).max
     if not dataset.num_classes <= num_classes or parts * dataset.num_classes > most:
         raise ValueError(f"expected from {dataset.num_classes:,} to {most:,} classes, got {num_classes:,}.")
-    train, test = (_split(examples, parts) for examples in (dataset.train, dataset.test))
+    of_train, of_test = _parts(dataset, parts)
+    train, test = _split(dataset.train, of_train, parts), _split(dataset.test, of_test, parts)
     return dataclasses.replace(dataset, train=train, test=test, class_names=None)
 
 
-def _split(examples: Examples, parts: int) -> Examples:
-    labels, part = examples.labels, _parts(examples.features, parts)
+def _split(examples: Examples, part: Int64[np.ndarray, " examples"], parts: int) -> Examples:
+    labels = examples.labels
     ids = labels.indices.astype(np.int64) * parts + np.repeat(part, np.diff(labels.indptr))
     shape = (labels.shape[0], labels.shape[1] * parts)
     return Examples(examples.features, csr_array((labels.data, ids.astype(np.int32), labels.indptr), shape=shape))
 
 
-def _parts(features: csr_array, parts: int) -> Int64[np.ndarray, " examples"]:
-    rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-    # lexsort is stable, so the first of equal values stays the first.
-    order = np.lexsort((-features.data, rows))
-    having, first = np.unique(rows[order], return_index=True)
-    largest = np.zeros(features.shape[0], np.int64)
-    largest[having] = features.indices[order[first]]
-    return (largest * _MULTIPLIER % _WORD * parts) // _WORD
+def _parts(dataset: Dataset, parts: int) -> list[Int64[np.ndarray, " examples"]]:
+    """The part of every training and every test example."""
+    from sklearn.preprocessing import normalize
+
+    number = (parts - 1).bit_length()
+    vectors = linear.directions(dataset, number, seed=0)
+    places = [normalize(examples.features) @ vectors for examples in (dataset.train, dataset.test)]
+    sides = [place > np.median(places[0], axis=0) for place in places]
+    # Of more cells than parts, neighbours are one part.
+    return [(side @ (1 << np.arange(number)) * parts) >> number for side in sides]

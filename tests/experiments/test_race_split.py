@@ -1,5 +1,7 @@
 """Split classes: the old ones in parts, which the features tell."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -32,13 +34,19 @@ def test_each_label_becomes_one_of_its_parts_and_those_of_an_example_the_same(da
     assert len(set(after.indices % 15)) == 15
 
 
-def test_the_part_follows_from_the_largest_feature(dataset):
-    split = split_classes(dataset, 100).train
-    largest = np.argmax(dataset.train.features.toarray(), axis=1)
-    part = {}
-    for row in range(N):
-        for label in split.labels.indices[split.labels.indptr[row] : split.labels.indptr[row + 1]]:
-            assert part.setdefault(largest[row], label % 15) == label % 15
+def test_the_part_follows_from_the_features_alone(dataset):
+    split = split_classes(dataset, 4 * C)
+    test = Examples(dataset.train.features[::-1], dataset.train.labels[::-1])
+    turned = split_classes(dataclasses.replace(dataset, test=test), 4 * C)
+    np.testing.assert_array_equal(turned.test.labels.toarray(), split.train.labels.toarray()[::-1])
+
+
+def test_parts_are_even(dataset):
+    """Each direction is cut at its median; so are two of them, roughly, where they do not depend on each other."""
+    labels = split_classes(dataset, 4 * C).train.labels
+    part = labels.indices[labels.indptr[:-1][np.diff(labels.indptr) > 0]] % 4
+    shares = np.bincount(part, minlength=4) / len(part)
+    assert np.all((shares > 0.1) & (shares < 0.4))
 
 
 @pytest.mark.parametrize("number", [C - 1, 2**31])
