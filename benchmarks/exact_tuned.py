@@ -5,7 +5,7 @@
 
 Two problems on Python's standard library, both with sampled softmax and 512 log-uniform candidates:
 
-* labels of files: a small network, 37,769 classes of dim 64, batches of 128 labels; precision of the five best;
+* labels of functions: a small network, 37,769 classes of dim 64, batches of 128 labels; precision of the five best;
 * next identifiers: a GRU of 128 units, 22,606 words of dim 100, one table for input and output, batches of 64
   sentences; exact log-likelihood a word.
 
@@ -68,7 +68,7 @@ def labels_of_files() -> Problem:
         return cx.training.evaluate_dataset(model, dataset, batches, rows=np.sort(halves[half]))["p_at_5"]
 
     return Problem(
-        f"{dataset.name}: labels of files, {dataset.num_classes:,} classes",
+        f"{dataset.name}: labels of functions, {dataset.num_classes:,} classes",
         "P@5",
         lambda: make_model(dataset, 64, cx.samplers.log_uniform(NUM_SAMPLED), cx.losses.sampled_softmax, seed=0),
         batches,

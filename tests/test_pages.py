@@ -196,6 +196,11 @@ def test_commands_named_in_the_text_exist():
             assert (ROOT / script).exists(), f"{page}: {script}"
 
 
+def test_every_sampler_and_loss_is_on_their_page():
+    page = PAGES["guides/samplers_and_losses.md"]
+    assert not [name for room in (cx.samplers, cx.losses) for name in room.__all__ if f"`{name}" not in page]
+
+
 def test_links_of_pages_lead_somewhere():
     for page, text in PAGES.items():
         text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
