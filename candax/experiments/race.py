@@ -120,8 +120,9 @@ def race(settings: Race) -> common.Study:
             run = functools.partial(_run, settings, loaded, contender, tried, name, seed)
             methods.append(common.Method({"method": name, "seed": seed}, run))
     percent = f"{100 * settings.nearly:g} %"
+    split = "" if settings.num_classes is None else f" split into {settings.num_classes:,} classes or more"
     return common.Study(
-        f"{settings.task}, {settings.dataset or settings.recipe().dataset}: {number:,} candidates",
+        f"{settings.task}, {settings.dataset or settings.recipe().dataset}{split}: {number:,} candidates",
         methods,
         (
             common.Column("method", "method"),
