@@ -27,6 +27,7 @@ from scipy.sparse import csr_matrix
 from candax.data import Dataset
 from candax.large_pages import with_large_pages
 from candax.recipes import common
+from candax.recipes.common.catalog import SamplerName
 from candax.recipes.common.report import table
 from candax.recipes.common.study import show
 from candax.recipes.extreme.baselines import measure_ranking
@@ -47,6 +48,12 @@ class Extreme:
     """Candidates of `candax train`, unless its own number."""
     epochs: common.Positive | None = None
     """Passes of `candax train`, unless its own."""
+    dim: common.Count | None = None
+    """Coordinates in `candax train`, unless its own."""
+    learning_rate: common.Positive | None = None
+    """Learning rate of `candax train`, unless its own."""
+    sampler: SamplerName | None = None
+    """Sampler of `candax train`, unless its own."""
 
 
 def label_tree(dataset: Dataset) -> dict[str, Any]:
@@ -73,9 +80,8 @@ def main(settings: Extreme) -> None:
     """Runs all, and prints the table."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        given: dict[str, Any] = {"num_sampled": settings.num_sampled, "epochs": settings.epochs}
-        given = {name: value for name, value in given.items() if value is not None}
-        ours = Train(dataset=settings.dataset, tf_idf=settings.tf_idf, out=Path(folder), **given)
+        given = {name: value for name, value in dataclasses.asdict(settings).items() if value is not None}
+        ours = Train(out=Path(folder), **given)
         dataset = ours.load()
         if importlib.util.find_spec("napkinxc") is not None:
             rows.append({"method": "napkinXC, PLT", **label_tree(dataset)})

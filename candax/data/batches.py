@@ -81,8 +81,13 @@ class Batches(EpochBatches[Batch | FlatBatch]):
     ) -> None:
         super().__init__(len(examples), batch_size, seed, "examples")
         self.examples = examples
-        self.max_features = _width("max_features", max_features, examples.features, _MAX_DEFAULT_FEATURES)
-        self.max_labels = _width("max_labels", max_labels, examples.labels, _MAX_DEFAULT_LABELS)
+        # Some long examples are cut, but not most of them, as dense features would be.
+        usual = int(np.median(np.diff(examples.features.indptr)))
+        most = max(_MAX_DEFAULT_FEATURES, -(-usual // _DEFAULT_STEP) * _DEFAULT_STEP)
+        self.max_features = _width("max_features", max_features, examples.features, most)
+        # As many slots as classes would look like one-hot labels.
+        most = _MAX_DEFAULT_LABELS - (examples.num_classes == _MAX_DEFAULT_LABELS)
+        self.max_labels = _width("max_labels", max_labels, examples.labels, most)
         counts = np.minimum(np.diff(examples.features.indptr).astype(np.int64), self.max_features)
         self.num_slots = max(1, count_slots(counts, batch_size)) if flat else None
         surplus = np.maximum(np.diff(examples.labels.indptr).astype(np.int64) - self.max_labels, 0)

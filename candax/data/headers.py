@@ -13,13 +13,16 @@ _NAMES = {
 }
 _KNOWN = {what: frozenset(names.split()) for what, names in _NAMES.items()}
 _NO_LETTERS = re.compile(r"[^a-z]")
+_DIGIT = re.compile(r"\d")
+# What may stand after a column's name and a colon, as in RecBole's files.
+_TYPES = frozenset(["token", "token_seq", "float", "float_seq", "int", "integer", "str", "string"])
 
 
 def places_of(fields: Sequence[str], columns: Sequence[str], optional: Sequence[str] = ()) -> tuple[int, ...] | None:
     """Where a first line names these columns; None where it does not name all, and so is a row.
 
-    Capitals and what is no letter do not count, nor does a last "id" or "name" or a type after a colon. Of several
-    fields with the name of a column it is the first.
+    Capitals and what is no letter do not count, nor does a last "id" or "name" or a type after a colon. A field with a
+    digit, such as "user1", names no column. Of several fields with the name of a column it is the first.
 
     Args:
         fields: of the line.
@@ -42,5 +45,8 @@ def places_of(fields: Sequence[str], columns: Sequence[str], optional: Sequence[
 
 
 def _plain(field: str) -> set[str]:
-    letters = _NO_LETTERS.sub("", field.partition(":")[0].lower())
+    name, colon, kind = field.lower().partition(":")
+    if _DIGIT.search(name) or (colon and kind.strip() not in _TYPES):
+        return set()
+    letters = _NO_LETTERS.sub("", name)
     return {letters} | {letters.removesuffix(ending) for ending in ("id", "name", "s")}

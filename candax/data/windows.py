@@ -15,6 +15,8 @@ Direction: TypeAlias = Literal["skipgram", "cbow"]
 _SHARDS, _KEEP, _WINDOWS, _RUNS = ORDER, 1, 2, 3
 # Batches made at a time.
 _GROUP = 16
+# How far a window reaches is an int8.
+_MOST_WINDOW = 127
 
 
 class SkipGramBatch(NamedTuple):
@@ -93,10 +95,10 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         run_length: int = 256,
         shard_size: int = 1 << 21,
     ) -> None:
-        if window < 1 or run_length < 2 or batch_size < run_length or batch_size % run_length:
+        if not 1 <= window <= _MOST_WINDOW or run_length < 2 or batch_size < run_length or batch_size % run_length:
             raise ValueError(
-                "expected window >= 1, run_length >= 2 and a batch_size that is a multiple of run_length, got "
-                f"{window}, {run_length} and {batch_size}."
+                f"expected a window from 1 to {_MOST_WINDOW}, run_length >= 2 and a batch_size that is a multiple of "
+                f"run_length, got {window}, {run_length} and {batch_size}."
             )
         check_seed(seed)
         if not 0 <= subsample < float("inf") or shard_size < 1:

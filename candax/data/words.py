@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from candax.checks import checked
 from candax.data.cache import CACHE_VARIABLE, cache_folder, cached, form_of
 from candax.data.corpus import sentence_of_words
 from candax.data.progress import progress_bar
+from candax.data.python_stdlib import library_of
 from candax.data.streams import LONGEST_LINE, MODULES, open_text
 from candax.data.text import python_sentences
 from candax.files import naming
@@ -180,7 +180,9 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         "min_count": min_count,
         "keep_case": keep_case,
     }
-    identity = json.dumps([*map(str, files), min_count, keep_case] if files else sysconfig.get_paths()["stdlib"])
+    library = None if files else library_of()
+    key |= {} if library is None else library.key
+    identity = json.dumps([*map(str, files), min_count, keep_case]) if library is None else str(library.root)
 
     def build() -> Words:
         try:

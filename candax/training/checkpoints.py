@@ -76,7 +76,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
-        self._identity = None if identity is None else json.loads(json.dumps(identity))
+        self._identity = None if identity is None else json.loads(json.dumps(identity, default=np.generic.item))
         self._lock = None if reads else _alone(self.folder / f".{name}.lock")
         # A reader must not clear away what a run is writing at this moment.
         options = ocp.CheckpointManagerOptions(

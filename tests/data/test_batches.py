@@ -157,7 +157,7 @@ def test_default_widths_come_from_the_data() -> None:
     more = examples_with(features[:-1] + [features[-1]] * 2, [[0]] * 1001, 50)
     assert Batches(more, 10, 0).max_features == 200
     many = examples_with([[1.0] * 300] * 4, [list(range(50))] * 4, 50)
-    assert (Batches(many, 2, 0).max_features, Batches(many, 2, 0).max_labels) == (256, 16)
+    assert (Batches(many, 2, 0).max_features, Batches(many, 2, 0).max_labels) == (304, 16)
 
 
 def test_examples_without_features_or_labels() -> None:

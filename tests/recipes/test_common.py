@@ -1,6 +1,7 @@
 """The runner of studies: settings, going on after a kill, rows over seeds, table and picture."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -129,6 +130,34 @@ def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):
     # With other settings it is another study.
     common.run(study(ran), dataclasses.replace(settings, num_classes=20))
     assert len(ran) == 16
+
+
+def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
+    seen = []
+
+    def study_of(names, last):
+        def run(name, folder):
+            seen.append((name, folder.exists()))
+            folder.mkdir(parents=True, exist_ok=True)
+            if name == last:
+                raise KeyboardInterrupt
+            return {"score": 1.0, "curve": {"step": list(range(len(seen))), "value": [0.0] * len(seen)}}
+
+        methods = [
+            Method({"method": name, "size": 1, "seed": seed}, functools.partial(run, f"{name}{seed}"))
+            for name in names
+            for seed in (0, 1)
+        ]
+        return Study("a title", methods, COLUMNS, PANELS)
+
+    with pytest.raises(KeyboardInterrupt):
+        common.run(study_of(["first", "second"], "second0"), Mine(out=tmp_path))
+    # Among other methods, whose curves are of other lengths.
+    common.run(study_of(["other", "second", "first"], None), Mine(out=tmp_path))
+    first, rest = seen[:3], seen[3:]
+    assert first == [("first0", False), ("first1", False), ("second0", False)]
+    assert rest == [("other0", False), ("other1", False), ("second0", True), ("second1", False)]
+    assert not (tmp_path / "unfinished").exists()
 
 
 def test_the_table_shows_what_is_there(tmp_path):

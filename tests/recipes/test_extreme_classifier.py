@@ -146,3 +146,23 @@ def test_quick_checks_of_scikit_learn():
 def test_all_checks_of_scikit_learn():
     """None fails. (Array API and pandas are skipped: switched off and not installed.)"""
     checked()
+
+
+def test_dense_features_are_all_read():
+    """400 of them, where 256 are the most that are read of some long examples."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    noise, signal = rng.choice([-2.0, 2.0], (200, 300)), np.where(y[:, None] == 1, 1.0, -1.0) * np.ones((1, 100))
+    X = np.concatenate([noise, signal], axis=1)
+    assert cx.recipes.ExtremeClassifier(dim=4).fit(X, y).score(X, y) > 0.95
+
+
+def test_as_many_labels_as_classes_and_numbers_of_numpy(tmp_path):
+    rng = np.random.default_rng(0)
+    Y = np.zeros((32, 16), bool)
+    for row in Y:
+        row[rng.permutation(16)[:10]] = True
+    X = rng.random((32, 20))
+    found = cx.recipes.ExtremeClassifier(epochs=1).set_params(dim=np.int64(4)).fit(X, Y)
+    found.save(tmp_path)
+    assert cx.recipes.load(tmp_path).predict(X).shape == (32, 16)

@@ -195,3 +195,31 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
 def test_what_is_no_history_is_said(histories, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         cx.recipes.SequenceRecommender(dim=8).fit(histories)
+
+
+def test_a_name_with_a_number_is_no_column(tmp_path):
+    path = write(tmp_path, "user1,item1,3\nuser1,item2,1\nuser1,item3,2\nuser1,item4,0\n")
+    found = files.load(path)
+    assert [found.item_names[i] for i in found.items] == ["item4", "item2", "item3", "item1"]
+    path = write(tmp_path, "user_id:token,item_id:token,timestamp:float\nann,tea,2\nann,jam,1\nann,oil,3\n")
+    assert len(files.load(path).items) == 3
+
+
+def test_few_steps_leave_nothing_of_the_start_in_the_averages():
+    histories = [[str((start + i) % 10) for i in range(6)] for start in range(60)]
+    model = cx.recipes.SequenceRecommender(dim=16, num_rows=8, length=32).fit(histories)
+    best = [model.recommend([[str(start)]], k=1, exclude_seen=True)[0][0][0] for start in range(10)]
+    assert np.mean([found == str((start + 1) % 10) for start, found in enumerate(best)]) > 0.9
+
+
+def test_one_step_trains():
+    tx = next_item.common.averaged_adam(0.1, 1, 0.9)
+    weight = jnp.zeros(1)
+    updates, _ = tx.update(jnp.ones(1), tx.init(weight), weight)
+    assert updates[0] < -0.05
+
+
+def test_users_of_one_item_and_of_none_are_passed_over():
+    cx.recipes.SequenceRecommender(dim=4, epochs=1, length=1).fit([[], ["a", "b", "c"]])
+    one_left = dataclasses.replace(sequences_of([["a", "b", "c"], ["b", "c", "a"]]), held_out=2)
+    assert neighbours.successors(one_left).nnz == 0

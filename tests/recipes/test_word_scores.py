@@ -5,6 +5,7 @@ import pytest
 
 from candax.data import WordVectors
 from candax.recipes.words import word_analogies, word_similarity
+from candax.recipes.words.scores import file_scores
 
 TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "car": (-1, 0)}
 
@@ -56,3 +57,9 @@ def test_files_of_something_else_are_refused(tmp_path, vectors):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="UTF-8"):
         word_similarity(vectors, path)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path, vectors):
+    paths = [tmp_path / folder / "test.txt" for folder in ("one", "two")]
+    with pytest.raises(ValueError, match="different names"):
+        file_scores(vectors, paths, [])

@@ -7,6 +7,7 @@ from candax.rows import averaged
 # That is 1e-10 outside the root: gradients of rows that start near 0 are that small, and a larger epsilon would damp
 # them to nothing, as optax's defaults do (an epsilon of 1e-7, and a sum that starts at 0.1).
 _EPSILON_IN_ROOT = 1e-20
+_LEAST_DECAY = 1e-3
 
 
 def row_adagrad(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
@@ -24,8 +25,11 @@ def averaged_adam(learning_rate: float, num_steps: int, decay: float) -> optax.G
     Args:
         learning_rate: the highest that is reached.
         num_steps: after which the rate is 0.
-        decay: of the average, see ``candax.rows.averaged``.
+        decay: of the average, see ``candax.rows.averaged``; in few steps less, so that a tenth of them is averaged and
+            hardly anything of the start is left.
     """
     warm_up = max(1, num_steps // 20)
-    rate = optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, max(num_steps, warm_up + 1))
-    return averaged(optax.adam(rate, b2=0.98), decay)
+    # A single step to rise in would be one at the rate 0.
+    first = 0.0 if warm_up > 1 else learning_rate
+    rate = optax.warmup_cosine_decay_schedule(first, learning_rate, warm_up, max(num_steps, warm_up + 1))
+    return averaged(optax.adam(rate, b2=0.98), min(decay, max(_LEAST_DECAY, 1 - 10 / num_steps)))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -100,13 +101,18 @@ def run(study: Study, settings: Settings) -> list[Row]:
             f"{len(done) - len(others)} of {len(every)} rows are in {out} already: remove it to run them again"
         )
     rows: list[Row] = []
-    for number, method in enumerate(study.methods):
-        labels = every[number]
+    for labels, method in zip(every, study.methods, strict=True):
         row = next((row for row in done if labels.items() <= row.items()), None)
-        rows.append(row or {**labels, **_json(method.run(out / _UNFINISHED / str(number)))})
-        # After each method: a long study that is cut off leaves what it has.
-        _write(file, {**identity, "rows": rows + others})
-        shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
+        if row is None:
+            # By its labels: among other methods it may have another number when it goes on.
+            name = hashlib.blake2b(json.dumps(labels, sort_keys=True).encode(), digest_size=8).hexdigest()
+            folder = out / _UNFINISHED / name
+            row = {**labels, **_json(method.run(folder))}
+            # After each method: a long study that is cut off leaves what it has.
+            _write(file, {**identity, "rows": [*rows, row, *others]})
+            shutil.rmtree(folder, ignore_errors=True)
+        rows.append(row)
+    shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
     shown = _over_seeds(rows, every)
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
@@ -202,7 +208,9 @@ def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
-            mean[name] = {column: np.mean([curve[column] for curve in values], axis=0).tolist() for column in values[0]}
+            # Trainings of other lengths, which a run may go on to, have other curves: one is shown.
+            alike = values if len({len(curve["step"]) for curve in values if "step" in curve}) <= 1 else values[:1]
+            mean[name] = {column: np.mean([curve[column] for curve in alike], axis=0).tolist() for column in values[0]}
         elif name in labels or not values or not all(isinstance(value, int | float) for value in values):
             mean[name] = values[0] if values else None
         else:

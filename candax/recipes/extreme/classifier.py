@@ -113,7 +113,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         examples = data.Examples(X, labels)
         nothing = data.Examples(examples.features[:0], labels[:0])
         dataset = data.Dataset("X", examples, nothing)
-        settings = settings_of(**{name: getattr(self, name) for name in OPTIONS})
+        settings = settings_of(**plain({name: getattr(self, name) for name in OPTIONS}))
         settings = dataclasses.replace(
             settings, batch_size=max(1, min(self.batch_size, len(examples) // _LEAST_BATCHES))
         )
@@ -231,7 +231,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
             ValueError: if classes are neither texts nor whole numbers.
         """
         labels = self._fitted()
-        about = {**labels.about, "options": plain(self.get_params()), "multilabel": self.multilabel_}
+        about = {**plain(labels.about), "options": plain(self.get_params()), "multilabel": self.multilabel_}
         about["sparse"] = self.sparse_
         plainly = np.array_equal(self.classes_, np.arange(len(self.classes_)))
         names = {} if plainly else {"classes": self.classes_.tolist()}

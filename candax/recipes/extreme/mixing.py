@@ -47,7 +47,8 @@ def measure_mixture(
         scores = np.mean(each, axis=0)[: rows.stop - rows.start]
         if shares is not None:
             scores = scores + weight * shares[rows].toarray()
-        found.append(np.asarray(jax.lax.top_k(scores, max(KS))[1]))
+        best = np.asarray(jax.lax.top_k(scores, min(max(KS), dataset.num_classes))[1])
+        found.append(np.pad(best, ((0, 0), (0, max(KS) - best.shape[1])), constant_values=-1))
     return measure_ranking(dataset, np.concatenate(found))
 
 

@@ -118,7 +118,8 @@ class LanguageSettings(common.Settings):
         self.expect(bool(self.methods), "one method or more", "methods")
         self.expect(self.pairs == 0 or self.pairs >= 100, "0 or 100 classes of pairs or more", "pairs")
         self.expect(self.dropout < 1, "a dropout below 1", "dropout")
-        self.expect(self.dim % self.num_heads == 0, "as many coordinates as the heads divide", "dim")
+        fits = self.model != "transformer" or self.dim % self.num_heads == 0
+        self.expect(fits, "as many coordinates as the heads divide", "dim", "num_heads")
 
     def usual(self) -> dict[str, Any]:
         """See ``Settings``."""
@@ -252,7 +253,8 @@ def _make(
     warm_up = max(1, num_steps // 50)
     rate = optax.schedules.join_schedules(
         [
-            optax.linear_schedule(0.0, settings.learning_rate, warm_up),
+            # A single step to rise in would be one at the rate 0.
+            optax.linear_schedule(0.0 if warm_up > 1 else settings.learning_rate, settings.learning_rate, warm_up),
             optax.linear_schedule(settings.learning_rate, 0.0, max(1, num_steps - warm_up)),
         ],
         [warm_up],

@@ -26,8 +26,10 @@ def successors(sequences: Sequences, *, reach: int | None = None, normalised: bo
     for gap in range(1, longest + 1):
         at = ranges(starts, np.maximum(ends - gap, starts))
         parts.append((sequences.items[at], sequences.items[at + gap], np.full(len(at), 1 / gap, np.float32)))
-    before, after, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
     shape = (sequences.num_items, sequences.num_items)
+    # Where no sequence has two items there is no pair.
+    none = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    before, after, weights = (np.concatenate(part) for part in zip(none, *parts, strict=True))
     counted = csr_array((weights, (before, after)), shape=shape)
     if normalised:
         root = 1 / np.sqrt(np.maximum(sequences.counts(), 1)).astype(np.float32)

@@ -113,7 +113,7 @@ class PackedBatches(EpochBatches[PackedBatch]):
     def __init__(self, sequences: Sequences, num_rows: int, length: int, seed: int) -> None:
         # The last item of a sequence is only a label.
         starts, ends = sequences.offsets[:-1], sequences.training_ends - 1
-        pieces = -(-(ends - starts) // length)
+        pieces = -(-np.maximum(ends - starts, 0) // length)
         back = ranges(np.zeros_like(pieces), pieces) * length
         self._ends = np.repeat(ends, pieces) - back
         self._starts = np.maximum(np.repeat(starts, pieces), self._ends - length)

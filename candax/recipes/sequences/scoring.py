@@ -34,11 +34,8 @@ def model_scores(model: models.Classifier, sequences: Sequences, *, length: int)
     """Logits of all items after each history, of which the latest ``length`` items are read."""
 
     def scores(questions: Questions) -> Float32[np.ndarray, "n num_items"]:
-        found = [
-            np.asarray(_logits(embed(model, batch), model.head.classes()))[rows, places]
-            for batch, rows, places in packed_questions(sequences, questions, length, _ROWS)
-        ]
-        return np.concatenate(found)[:, : sequences.num_items]
+        found = _logits(embedded(model, sequences, questions, length), model.head.classes())
+        return np.asarray(found)[:, : sequences.num_items]
 
     return scores
 

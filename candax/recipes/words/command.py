@@ -12,7 +12,7 @@ from rich.console import Console
 from candax import data, losses
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
-from candax.recipes.words.scores import file_scores, read_analogies, read_similarity
+from candax.recipes.words.scores import check_names, file_scores, read_analogies, read_similarity
 from candax.recipes.words.training import train_word2vec
 from candax.training.metrics_log import write_atomically
 
@@ -73,6 +73,8 @@ class Word2Vec(common.Settings):
         """See ``Settings``."""
         super().check()
         self.expect(bool(self.formats), "one format or more", "formats")
+        self.expect(self.restrict >= 4, "--restrict of 4 or more", "restrict")
+        check_names([*self.similarity, *self.analogies])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,6 +156,14 @@ def read_analogies(path: str | os.PathLike[str]) -> tuple[dict[str, list[list[st
     return sections, passed_over
 
 
+def check_names(paths: Sequence[Path]) -> None:
+    """Raises ValueError where two files have the same name, by which scores are told apart."""
+    names = [path.stem for path in paths]
+    same = [str(path) for path, name in zip(paths, names, strict=True) if names.count(name) > 1]
+    if same:
+        raise ValueError(f"expected files of different names, by which scores are told apart; got {', '.join(same)}.")
+
+
 def file_scores(
     vectors: WordVectors, similarity: Sequence[Path], analogies: Sequence[Path], restrict: int = 30_000
 ) -> dict[str, Any]:
@@ -164,7 +172,11 @@ def file_scores(
     Returns:
         Under the name of each file ``spearman``, or ``accuracy`` and the ``sections``; what was asked and skipped; and
         how many lines were passed over.
+
+    Raises:
+        ValueError: for files of the same name.
     """
+    check_names([*similarity, *analogies])
     scores: dict[str, Any] = {}
     for path in similarity:
         found = word_similarity(vectors, path)
