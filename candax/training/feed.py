@@ -55,11 +55,12 @@ class Fed(NamedTuple):
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where training goes on after this batch."""
+        """Where training goes on after this batch; "over": that is at the end of its epoch."""
         # A state that was taken after the last batch leads to the end of this epoch, not to the start of the next.
         after = self.last and self.state is None
         epoch, index = (self.epoch + 1, 0) if after else (self.epoch, self.at + 1)
-        return {"epoch": epoch, "index": index, "state": self.state}
+        position = {"epoch": epoch, "index": index, "state": self.state}
+        return position | ({"over": True} if self.last and not after else {})
 
 
 class _MadeAnew:

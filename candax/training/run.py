@@ -118,8 +118,7 @@ class Run:
             return True
         if num_epochs is None or position is None:
             return num_epochs == 0
-        after_last = self._last is not None and self._last.last
-        return position["epoch"] + (after_last and position["state"] is not None) >= num_epochs
+        return position["epoch"] + position.get("over", False) >= num_epochs
 
     def check(self, fed: Fed) -> None:
         """Raises ValueError for labels out of range, with the default loss, where it is known what the labels are."""

@@ -166,3 +166,13 @@ def test_as_many_labels_as_classes_and_numbers_of_numpy(tmp_path):
     found = cx.recipes.ExtremeClassifier(epochs=1).set_params(dim=np.int64(4)).fit(X, Y)
     found.save(tmp_path)
     assert cx.recipes.load(tmp_path).predict(X).shape == (32, 16)
+
+
+@pytest.mark.parametrize("classes", [[False, True], [1.0, 2.0], [0.0, 5.0], [3, 4], ["a", "b"]])
+def test_classes_of_any_kind_are_what_they_were_after_saving(classes, tmp_path):
+    X, y = np.eye(4), np.array(classes * 2)
+    found = cx.recipes.ExtremeClassifier(dim=2, epochs=1).fit(X, y)
+    found.save(tmp_path)
+    again = cx.recipes.load(tmp_path)
+    assert again.classes_.dtype == found.classes_.dtype
+    np.testing.assert_array_equal(again.classes_, np.unique(y))

@@ -247,3 +247,13 @@ def test_a_head_is_used_again_with_its_own_parts():
     head.use(head.sampler, head.loss_function)
     head.draws[...] = 0
     assert head.loss(h, labels) == before
+
+
+@pytest.mark.parametrize("kind", [list, Loader, Stateful])
+def test_a_run_of_whole_epochs_that_is_over_is_returned_as_it_is(kind, tmp_path):
+    options = {"num_steps": None, "num_epochs": 2, "folder": tmp_path}
+    first = fit(kind(pairs(3)), **options)
+    again = fit(kind(pairs(3)), **options)
+    assert (first.step, again.step) == (6, 6)
+    longer = fit(kind(pairs(3)), **{**options, "num_epochs": 3})
+    assert longer.step == 9

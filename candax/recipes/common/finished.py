@@ -101,8 +101,11 @@ def save(
         OSError: if it cannot be written.
     """
     for what, given in names.items():
-        if strange := next((name for name in given if isinstance(name, bool) or not isinstance(name, str | int)), None):
-            raise ValueError(f"expected names of {what} that are texts or whole numbers, to be saved; got {strange!r}.")
+        strange = [name for name in given if isinstance(name, bool) or not isinstance(name, str | int)]
+        if strange:
+            raise ValueError(
+                f"expected names of {what} that are texts or whole numbers, to be saved; got {strange[0]!r}."
+            )
     arrays = {_WEIGHT + name: array for name, array in weights.items()}
     # As JSON, since names may contain any character.
     arrays |= {_NAMES + what: np.frombuffer(json.dumps(list(of)).encode(), np.uint8) for what, of in names.items()}

@@ -233,8 +233,11 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         labels = self._fitted()
         about = {**plain(labels.about), "options": plain(self.get_params()), "multilabel": self.multilabel_}
         about["sparse"] = self.sparse_
-        plainly = np.array_equal(self.classes_, np.arange(len(self.classes_)))
-        names = {} if plainly else {"classes": self.classes_.tolist()}
+        classes = self.classes_
+        if classes.dtype.kind in "bf" and np.array_equal(classes, np.round(classes)):
+            about["dtype"], classes = classes.dtype.str, classes.astype(np.int64)
+        plainly = np.array_equal(classes, np.arange(len(classes)))
+        names = {} if plainly else {"classes": classes.tolist()}
         extra = {} if labels.rarity is None else {"rarity": labels.rarity}
         return finished.save(Path(folder), TASK, about, labels.weights, names=names, extra=extra)
 
@@ -245,7 +248,8 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         found = cls(**about["options"])
         found.multilabel_, found.sparse_ = about["multilabel"], about.get("sparse", True)
         found.n_features_in_ = about["num_features"]
-        found.classes_ = np.array(saved.names.get("classes", np.arange(about["num_classes"])))
+        classes = np.array(saved.names.get("classes", np.arange(about["num_classes"])))
+        found.classes_ = classes.astype(about.get("dtype", classes.dtype))
         found.fitted_ = Labels(about, saved.weights, saved.extra.get("rarity"))
         return found
 
