@@ -114,7 +114,8 @@ def test_batches_depend_on_seed_epoch_and_index_alone():
     ("options", "message"),
     [
         ({"batch_size": 60}, "multiple of run_length"),
-        ({"window": 0}, "window >= 1"),
+        ({"window": 0}, "window from 1 to 127"),
+        ({"window": 200}, "window from 1 to 127"),
         ({"subsample": -1.0}, "subsample"),
         ({"seed": -1}, "seed"),
         ({"batch_size": 1 << 20}, "one batch"),

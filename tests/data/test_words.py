@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import sysconfig
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_broken_archives_and_missing_files_are_refused(tmp_path):
 def test_the_standard_library_is_the_text_of_nobody(monkeypatch, tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "a.py").write_text("import sys\n\nfor part in sys.path:\n    print(part)\n" * 3)
-    monkeypatch.setattr(module.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "lib")})
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / "lib")})
     text = text_words(min_count=3)
     assert text.name == "python-stdlib"
     assert set(text.words) == {"sys", "part", "path", "print"}
