@@ -38,6 +38,8 @@ def split_classes(dataset: Dataset, num_classes: int) -> Dataset:
     most = np.iinfo(np.int32).max
     if not dataset.num_classes <= num_classes or parts * dataset.num_classes > most:
         raise ValueError(f"expected from {dataset.num_classes:,} to {most:,} classes, got {num_classes:,}.")
+    if parts == 1:
+        return dataset
     of_train, of_test = _parts(dataset, parts)
     train, test = _split(dataset.train, of_train, parts), _split(dataset.test, of_test, parts)
     return dataclasses.replace(dataset, train=train, test=test, class_names=None)

@@ -52,7 +52,7 @@ from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Question,
 from candax.recipes import common, words
 from candax.recipes.common import report
 from candax.recipes.words import measures
-from candax.recipes.words.scores import file_scores
+from candax.recipes.words.scores import check_names, file_scores
 from candax.recipes.words.training import vectors_of
 
 # Shares of training after which scores are taken.
@@ -112,6 +112,7 @@ class Word2VecQuestions(common.Settings):
         runs = self.batch_size >= 2 * _NUM_GROUPS and self.batch_size % _NUM_GROUPS == 0
         self.expect(runs, "--batch-size of 8 or more, a multiple of 4", "batch_size")
         self.expect(bool(self.questions), "one question or more", "questions")
+        check_names([*self.similarity, *self.analogies])
 
 
 def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:

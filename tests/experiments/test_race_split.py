@@ -49,6 +49,10 @@ def test_parts_are_even(dataset):
     assert np.all((shares > 0.1) & (shares < 0.4))
 
 
+def test_as_many_classes_as_there_are_stay_as_they_are(dataset):
+    assert split_classes(dataset, C).train.labels is dataset.train.labels
+
+
 @pytest.mark.parametrize("number", [C - 1, 2**31])
 def test_fewer_classes_and_too_many_are_refused(dataset, number):
     with pytest.raises(ValueError, match="classes, got"):

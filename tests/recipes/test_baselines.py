@@ -12,6 +12,7 @@ from candax.data import Dataset, Examples
 from candax.recipes.extreme import baselines
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
+from candax.recipes.extreme.train import Train, train
 
 
 @pytest.fixture
@@ -86,3 +87,12 @@ def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):
         found = measure_mixture(trained, dataset, batches, loss=loss, shares=shares, weight=0.3)
         for k in (1, 3, 5):
             assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, expected, k))
+
+
+def test_models_and_neighbours_of_three_classes_are_measured(tmp_path):
+    lines = [f"{i % 3} {i % 3}:1 {3 + i % 5}:0.5" for i in range(40)]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(["40 8 3", *lines]) + "\n")
+    rows = train(Train(dataset=str(tmp_path), quick=True, out=tmp_path / "run"))
+    assert rows[-1]["method"].endswith("neighbours")
+    assert rows[-1]["p_at_1"] > 0.9

@@ -289,3 +289,9 @@ def test_the_transformer_has_a_rate_of_its_own_unless_one_is_given():
     assert command.LanguageSettings(model="transformer").ready().learning_rate == 0.003
     given = command.LanguageSettings(learning_rate=0.01).ready()
     assert command._of_method(given, "transformer").learning_rate == 0.01
+
+
+def test_an_lstm_has_no_heads_to_divide_its_coordinates():
+    command.LanguageSettings(model="lstm", dim=650).ready()
+    with pytest.raises(ValueError, match="heads divide"):
+        command.LanguageSettings(model="transformer", dim=650).ready()
