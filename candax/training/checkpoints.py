@@ -135,6 +135,11 @@ class Checkpoints:
         for later in [other for other in self._manager.all_steps() if other > step]:
             self._manager.delete(later)
 
+    def forget_but(self, step: int | None) -> None:
+        """Deletes all checkpoints but that of a step."""
+        for other in [other for other in self._manager.all_steps() if other != step]:
+            self._manager.delete(other)
+
     def about(self) -> About:
         """What the newest checkpoint says of itself.
 

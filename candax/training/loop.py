@@ -133,6 +133,7 @@ def fit(
         run.log = MetricsLog(log, resumed_step=start)
         run.clock = Clock(run.log.records[-1]["seconds"] if run.log.records else 0.0)
         run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
+        run.validate_again()
         if run.is_over(num_steps, num_epochs, position):
             return run.result()
         placed = prefetch(ready(feed.start(start, position, skip), run.check, run.trainer.place))

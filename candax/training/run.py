@@ -26,6 +26,8 @@ Callback = Callable[[int, dict[str, float]], Any]
 
 # A loss is looked at this many steps later, so that the device never waits for the host.
 _LATER = 8
+# In what a checkpoint says of the best: the model of this step should have been measured, but that failed.
+_UNMEASURED = "unmeasured"
 
 
 class Fitted(NamedTuple):
@@ -74,6 +76,7 @@ class Run:
         self.clock: Clock
         self.bar: Bar
         self._saved = 0
+        self._stated: int | None = None  # the best step, as the newest checkpoint has it
         self._last: Fed | None = None
         self._restored: dict[str, Any] | None = None
         self._records: list[dict[str, Any]] = []
@@ -86,7 +89,7 @@ class Run:
         """Opens the folders of checkpoints."""
         self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
         if self.validation is not None and self.validation.best is not None:
-            # Two, for a run that is killed while it saves a better one.
+            # Two: the one that the newest checkpoint states, and a better one since.
             best = Checkpoints(folder, identity=identity, keep=2, name="best")
             self.best_checkpoints = stack.enter_context(best)
 
@@ -99,6 +102,7 @@ class Run:
         self.trainer.reload()
         self.done = self._saved = about.step
         self.best, self._restored = about.validation, about.position
+        self._stated = self.best.get("step")
         if self.best_checkpoints is not None:
             self.best_checkpoints.forget_after(about.step)
         return about.position
@@ -200,17 +204,27 @@ class Run:
 
     def validate(self, fed: Fed) -> None:
         """Measures the model if a measurement is due."""
-        asked = self.validation
-        if asked is None or not asked.due(self.done, fed.last):
-            return
+        if self.validation is not None and self.validation.due(self.done, fed.last):
+            self._measure(self.validation)
+
+    def validate_again(self) -> None:
+        """Measures the model of a checkpoint whose measurement failed."""
+        if self.best.get(_UNMEASURED) and self.validation is not None:
+            self._measure(self.validation)
+            self._saved = 0  # what the checkpoint says of the best is of before
+            self.finish()
+
+    def _measure(self, asked: Validation) -> None:
         while self._unread:
             self._look()
+        self.best[_UNMEASURED] = True  # for a checkpoint that is written because of an error here
         with self.clock.paused(self.trainer.arrays):
             self.trainer.settle()
             found = agreement.of_first(asked.measure(self.model))
             self._write({"step": self.done, "seconds": self.clock.seconds, **found})
             if asked.best is not None:
                 self._compare(asked, found)
+        self.best.pop(_UNMEASURED, None)
 
     def _compare(self, asked: Validation, found: dict[str, float]) -> None:
         assert asked.best is not None
@@ -219,6 +233,8 @@ class Run:
         if asked.better(found[asked.best], self.best.get("value")):
             self.best = {"step": self.done, "value": found[asked.best], "since": 0}
             if self.best_checkpoints is not None:
+                self.wait()
+                self.best_checkpoints.forget_but(self._stated)
                 self._save_in(self.best_checkpoints)
             return
         self.best = {**self.best, "since": self.best.get("since", 0) + 1}
@@ -249,16 +265,16 @@ class Run:
 
     def save(self) -> None:
         """Writes a checkpoint, unless this step has one already."""
-        if self.checkpoints is None or self._saved == self.done or self._last is None:
+        if self.checkpoints is None or self._saved == self.done or self.position is None:
             return
         with self.clock.paused(self.trainer.arrays):
             if self.best_checkpoints is not None:
                 self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
             self._save_in(self.checkpoints)
-        self._saved = self.done
+        self._saved, self._stated = self.done, self.best.get("step")
 
     def _save_in(self, checkpoints: Checkpoints) -> None:
-        assert self._last is not None
+        assert self.position is not None
         self.trainer.settle()
         # A step whose loss is finite may still have written NaN.
         if has_nan(self.model):
@@ -266,7 +282,7 @@ class Run:
                 f"the model has NaN after step {self.done}: it is not saved, and checkpoints before it are kept. Lower "
                 "the learning rate, clip gradients (clip_norm), or choose a more stable loss or more samples."
             )
-        checkpoints.save(self.done, self.model, self.optimizer, self._last.position, self.best)
+        checkpoints.save(self.done, self.model, self.optimizer, self.position, self.best)
 
     def wait(self) -> None:
         """Waits until all is on disk."""

@@ -152,8 +152,8 @@ def test_bigrams_by_hand():
     assert model.probabilities(np.array([0, 2], np.int32))[1] == pytest.approx(after_a)
 
 
-@pytest.mark.parametrize("context", [0, 5])
-def test_perplexity_is_that_of_the_whole_text(context):
+@pytest.mark.parametrize(("context", "carry"), [(0, True), (0, False), (5, True)])
+def test_perplexity_is_that_of_the_whole_text_or_of_each_window(context, carry):
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 9, 60).astype(np.int32)
     head = cx.Head(9, 8, rngs=nnx.Rngs(0))
@@ -166,14 +166,15 @@ def test_perplexity_is_that_of_the_whole_text(context):
         rest = whole.read(jnp.stack([read[0, at - 5 : at + 5] for at in range(5, 60, 5)]), whole.start(1))[0][:, 5:]
         h = jnp.concatenate([first, rest.reshape(-1, 8)])
     else:
-        encoder = cx.models.LSTMLanguageModel(head, num_streams=3, dropout=0.5, rngs=nnx.Rngs(1))
+        encoder = cx.models.LSTMLanguageModel(head, num_streams=3, carry=carry, dropout=0.5, rngs=nnx.Rngs(1))
         encoder.eval()
-        h = encoder.read(read, encoder.start(1))[0][0]
+        parts = read if carry else read.reshape(-1, 5)
+        h = encoder.read(parts, encoder.start(len(parts)))[0].reshape(-1, 8)
         encoder.train()
     expected = float(jnp.exp(jnp.mean(cx.losses.full_softmax(h, jnp.asarray(ids)[:, None], head.classes()))))
     found = measures.perplexity(cx.models.Classifier(encoder, head), ids, 0, length=5, context=context)
     # A stream of the LSTM has read four windows before its first word, which is nearly all that matters.
-    assert found == pytest.approx(expected, rel=1e-5 if context else 1e-3)
+    assert found == pytest.approx(expected, rel=1e-5 if context or not carry else 1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -147,3 +147,11 @@ def test_lines_are_read_a_batch_at_a_time():
         most = max(most, read - done)
         done += len(batch)
     assert (done, most) == (5000, lines.AT_A_TIME)
+
+
+def test_standard_output_is_utf_8_whatever_the_locale(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    with lines.writing(None) as write:
+        write("café\n")
+    assert out.buffer.getvalue() == "café\n".encode()

@@ -1,6 +1,7 @@
 """``fit`` with a model of one's own: batches of any kind, validation, resuming."""
 
 import json
+import shutil
 
 import chex
 import jax
@@ -180,6 +181,43 @@ def test_best_and_patience_are_part_of_the_checkpoint(tmp_path):
     assert [one.step for one in best] == [4, 4]
     assert best[1].optimizer is None
     chex.assert_trees_all_equal(*(jax.tree.leaves(raw(one.model)) for one in best))
+
+
+@pytest.mark.parametrize("failing", [4, 8, 12])
+def test_a_measurement_that_failed_is_made_when_the_run_goes_on(failing, tmp_path):
+    def validation(fails):
+        def metric(model, batches):
+            draws = float(model.head.draws[...])
+            if fails and draws == failing:
+                raise RuntimeError("no room")
+            return -draws
+
+        return cx.training.Validation(pairs(1), metric, every=4, best="metric", mode="min")
+
+    options = {"folder": tmp_path, "checkpoint_every": 4}
+    with pytest.raises(RuntimeError, match="no room"):
+        fit(pairs(), validation=validation(True), **options)
+    found = fit(pairs(), validation=validation(False), **options)
+    assert (found.step, found.best) == (12, {"step": 12, "value": -12.0})
+    assert cx.training.load(tmp_path, make, best=True).step == 12
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(r["step"], r["metric"]) for r in records if "metric" in r] == [(4, -4), (8, -8), (12, -12)]
+    chex.assert_trees_all_equal(arrays(found), arrays(fit(pairs())))
+
+
+def test_the_best_that_a_checkpoint_states_stays_until_the_next_checkpoint(tmp_path):
+    folder, copied = tmp_path / "run", tmp_path / "copied"
+
+    def callback(step, metrics):
+        if step == 7:  # better ones at 5, 6 and 7 have no checkpoint yet
+            shutil.copytree(folder, copied)
+
+    validation = cx.training.Validation(
+        pairs(1), lambda model, batches: float(model.head.draws[...]), every=1, best="metric"
+    )
+    fit(pairs(), num_steps=8, validation=validation, folder=folder, checkpoint_every=4, callback=callback)
+    assert cx.training.load(copied, make, best=True).step == 4
+    assert cx.training.load(folder, make, best=True).step == 8
 
 
 def test_metrics_are_means_over_all_that_counts():

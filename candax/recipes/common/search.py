@@ -92,7 +92,7 @@ class Search:
         wanted = min(int(self.classes.num_valid), k + (0 if exclude is None else exclude.shape[1]))
         scores, ids = (np.asarray(part)[:number] for part in find(state, jnp.asarray(filled), self.classes, wanted))
         if exclude is not None:
-            out = (ids[:, :, None] == exclude[:number, None, :]).any(axis=2)
+            out = np.stack([np.isin(*row) for row in zip(ids, exclude[:number], strict=True)])
             scores = np.where(out, -np.inf, scores)
             order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
             scores, ids = np.take_along_axis(scores, order, axis=1), np.take_along_axis(ids, order, axis=1)

@@ -32,7 +32,7 @@ def save_run(
     step: int,
     rarity: np.ndarray | None,
 ) -> None:
-    """Writes the model of a run into its folder, unless that of the same step is there already.
+    """Writes the model of a run into its folder.
 
     Args:
         folder: of the run.
@@ -43,10 +43,7 @@ def save_run(
         step: the last one.
         rarity: of features, if their counts were weighted by it.
     """
-    path = folder / finished.FILE
-    if path.exists() and finished.read(path).about.get("step") == step:
-        return
-    about = {
+    about: dict[str, Any] = {
         "options": {name: getattr(settings, name) for name in OPTIONS},
         "step": step,
         "data": dataset.name,

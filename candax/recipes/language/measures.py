@@ -29,7 +29,8 @@ def perplexity(model: Any, ids: Int32[np.ndarray, " N"], start: int, *, length: 
     """Perplexity: exp of the mean of ``-log p(word | what was before)``, over all words.
 
     The text is read in parallel streams. Each begins some windows before the first word it predicts, so that a model
-    that carries a state on has one by then.
+    that carries a state on has one by then; one whose ``carry`` is False starts each window from nothing, as in
+    training.
 
     Args:
         model: with an encoder that has ``start`` and ``read``, such as ``cx.models.LSTMLanguageModel``; its head is a
@@ -43,7 +44,9 @@ def perplexity(model: Any, ids: Int32[np.ndarray, " N"], start: int, *, length: 
     state: Any = model.encoder.start(_STREAMS)
     total, words = 0.0, 0
     for batch in windows(ids, start, length=length, context=context, num_streams=_STREAMS):
-        losses, state = _losses(Graph(graph), arrays, batch, state)
+        losses, after = _losses(Graph(graph), arrays, batch, state)
+        if getattr(model.encoder, "carry", True):
+            state = after
         total += float(losses)
         words += int((batch.labels >= 0).sum())
     assert words == len(ids)

@@ -173,6 +173,8 @@ def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
         ValueError: for a folder, or where nobody reads standard output any more.
     """
     if out is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as in files, whatever the locale
         try:
             with naming(Path("standard output")):
                 yield sys.stdout.write
