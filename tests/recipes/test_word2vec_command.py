@@ -38,11 +38,17 @@ def test_training_questions_and_scores(text, tmp_path, capsys):
         300,
     )
     run("word2vec", text, "--out", out, *options)
-    result = json.loads((out / "results.json").read_text())
-    assert result["words"] == 3600
-    assert result["pairs"]["spearman"] > 0.7
-    assert (result["pairs"]["pairs"], result["pairs"]["skipped"]) == (4, 1)
-    assert (result["questions"]["asked"], result["questions"]["skipped"]) == (1, 1)
+    rows = json.loads((out / "results.json").read_text())
+    assert [(row["method"], row["file"]) for row in rows] == [
+        *[("PPMI, SVD", name) for name in ("pairs", "questions")],
+        *[("skipgram", name) for name in ("pairs", "questions")],
+    ]
+    assert {(row["task"], row["data"], row["split"], row["words"]) for row in rows} == {("words", "text", "test", 3600)}
+    assert rows[2]["spearman"] > 0.7
+    assert rows[2]["words_per_second"] > 0
+    assert (rows[2]["pairs"], rows[2]["skipped"]) == (4, 1)
+    assert (rows[3]["asked"], rows[3]["skipped"]) == (1, 1)
+    assert (out / "word2vec.png").stat().st_size > 0
     assert json.loads((out / "settings.json").read_text())["dim"] == 8
     tables = [WordVectors.load(out / f"vectors.{ending}") for ending in ("txt", "bin", "safetensors")]
     assert all(np.array_equal(table.vectors, tables[0].vectors) for table in tables)
@@ -58,9 +64,22 @@ def test_training_questions_and_scores(text, tmp_path, capsys):
     assert "dim was 8 and is 9" in fails(capsys, "word2vec", text, "--out", out, *options[:2], "--dim", 9, *options[4:])
 
 
-def test_a_quick_run_takes_small_sizes(text, tmp_path):
-    run("word2vec", text, "--quick", "--out", tmp_path / "run")
-    assert WordVectors.load(tmp_path / "run" / "vectors.bin").vectors.shape == (16, 16)
+def test_a_quick_run_takes_small_sizes_and_several_seeds(text, tmp_path, capsys):
+    command = ("word2vec", text, "--quick", "--seeds", 2, "--out", tmp_path / "run")
+    run(*command)
+    files = [tmp_path / "run" / name for name in ("vectors.bin", "seed-1/vectors.bin")]
+    first, second = (WordVectors.load(file).vectors for file in files)
+    assert first.shape == second.shape == (16, 16)
+    assert not np.array_equal(first, second)
+    rows = json.loads((tmp_path / "run/results.json").read_text())
+    assert [row["seed"] for row in rows] == [0, 1]
+    # What is missing is written again, from the checkpoint of the end.
+    files[1].unlink()
+    run(*command)
+    np.testing.assert_array_equal(WordVectors.load(files[1]).vectors, second)
+    capsys.readouterr()
+    run(*command)
+    assert "2 of 2 rows are in" in capsys.readouterr().out
 
 
 def test_wrong_arguments_end_in_one_line(text, tmp_path, capsys):

@@ -1,21 +1,27 @@
 """`candax word2vec`, `neighbors` and `analogy`: word vectors from text files, and questions to them."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import optax
 import tyro
-from rich.console import Console
 
 from candax import data, losses
+from candax.files import digest_of
 from candax.recipes import common
+from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.words.baselines import ppmi_vectors
 from candax.recipes.words.scores import check_names, file_scores, read_analogies, read_similarity
 from candax.recipes.words.training import train_word2vec
 from candax.training.metrics_log import write_atomically
 
+_SIMPLE = "PPMI, SVD"
+_ABOUT = ("method", "seed", "seconds", "words_per_second", "steps", "loss")
 _OPTIMIZERS = {"sgd": None, "adagrad": optax.adagrad, "adam": optax.adam}
 
 
@@ -26,7 +32,7 @@ class Word2Vec(common.Settings):
     text: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Text files of any size, plain or .gz, .bz2, .xz; none: the identifiers of Python's standard library."""
     out: common.Out = Path("runs/word2vec")
-    """Folder of the run: settings.json, metrics.jsonl, checkpoints/, vectors.*, results.json."""
+    """Folder of the run: settings.json, metrics.jsonl, checkpoints/, vectors.*, results.json, word2vec.png."""
     direction: Literal["skipgram", "cbow"] = "skipgram"
     """skipgram: a word predicts its neighbours; cbow: the mean of its neighbours predicts the word."""
     dim: common.Count = 100
@@ -65,6 +71,9 @@ class Word2Vec(common.Settings):
     """Analogies may use only this many of the most frequent words."""
     formats: tuple[Literal["txt", "bin", "safetensors"], ...] = ("txt", "bin", "safetensors")
     """Formats in which the vectors are written."""
+    seeds: common.Count = 1
+    """Trainings, with seeds from --seed on, those after the first in folders seed-N; the table then shows the lowest
+    and the highest."""
     checkpoint_every: common.Count = 5000
     """Steps between checkpoints."""
     QUICK: ClassVar = {"epochs": 0.1, "dim": 16}
@@ -106,16 +115,21 @@ class Analogy:
 
 
 # Changing these does not change what a run computes, so a run may go on under other values of them.
-_NO_PART_OF_IDENTITY = ("quick", "text", "out", "similarity", "analogies", "restrict", "formats", "checkpoint_every")
+_NO_PART_OF_IDENTITY = (
+    "quick", "text", "out", "similarity", "analogies", "restrict", "formats", "checkpoint_every", "seeds",
+)  # fmt: skip
+# And these do not change the rows of the table either.
+_OF_NO_ROW = ("quick", "text", "checkpoint_every", "seeds")
 # Settings that `train_word2vec` has too, under the same names.
 _AS_THEY_ARE = (
-    *("epochs", "direction", "window", "subsample", "batch_size", "seed", "checkpoint_every"),
+    *("epochs", "direction", "window", "subsample", "batch_size", "checkpoint_every"),
     *("dim", "k", "num_sampled", "power", "learning_rate"),
 )
+_SCORE = "score of "
 
 
-def word2vec(settings: Word2Vec) -> dict[str, Any]:
-    """Trains, writes the vectors and what was measured, and returns the latter."""
+def word2vec(settings: Word2Vec) -> list[common.Row]:
+    """Trains, writes the vectors, the table and the picture, and returns the rows of the table."""
     settings = settings.ready()
     # What cannot be read should fail now and not after training.
     for path in settings.similarity:
@@ -124,34 +138,96 @@ def word2vec(settings: Word2Vec) -> dict[str, Any]:
         read_analogies(path)
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
     out = common.writable_folder(settings.out)
-    console = Console()
-    console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
-    values = dataclasses.asdict(settings)
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    files = [folder / f"vectors.{ending}" for folder in _folders(settings) for ending in settings.formats]
+    if not all(file.exists() for file in files):
+        (out / "study.json").unlink(missing_ok=True)  # its rows say that the vectors are there
+    methods = [
+        comparing.row({"method": settings.direction, "seed": seed}, _trained, settings, text, folder, seed)
+        for seed, folder in zip(seeds, _folders(settings), strict=True)
+    ]
+    measured = [*settings.similarity, *settings.analogies]
+    if measured:
+        methods.insert(0, comparing.row({"method": _SIMPLE}, _untrained, settings, text))
+    study = common.Study(
+        f"{text.name}: {text.total:,} words, {text.num_words:,} of them different",
+        methods,
+        (
+            common.Column("method", "method"),
+            *(common.Column(path.stem, f"{_SCORE}{path.stem}", ".3f", spread=True) for path in measured),
+            *([common.Column("mean similarity", "mean", ".3f", spread=True)] if len(settings.similarity) > 1 else []),
+            common.Column("loss", "loss", ".4f"),
+            common.Column("words/s", "words_per_second", ",.0f"),
+            common.Column("sec.", "seconds", ".0f"),
+        ),
+        (common.Panel(common.curves("seconds", "loss"), {"xlabel": "training time in seconds", "ylabel": "loss"}),),
+        caption="Spearman's rank correlation with judgements of similarity, and the share of analogies answered right."
+        if measured
+        else None,
+        picture="word2vec.png",
+        may_change=_OF_NO_ROW,
+        results=functools.partial(_results, text),
+        data=digest_of(np.frombuffer(text.digest.encode(), np.uint8), *(np.fromfile(f, np.uint8) for f in measured)),
+    )
+    return common.run(study, settings)
+
+
+def _folders(settings: Word2Vec) -> list[Path]:
+    """Where each training keeps its vectors: the first in the run's own folder."""
+    later = range(settings.seed + 1, settings.seed + settings.seeds)
+    return [settings.out, *(settings.out / f"seed-{seed}" for seed in later)]
+
+
+def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> dict[str, Any]:
+    """Trains with one seed, or goes on, and writes the vectors into its folder."""
+    values = {**dataclasses.asdict(settings), "seed": seed}
     trained = train_word2vec(
         text,
-        **{name: values[name] for name in _AS_THEY_ARE},
-        folder=out,
+        **{name: values[name] for name in (*_AS_THEY_ARE, "seed")},
+        folder=common.writable_folder(folder),
         identity={name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY},
-        on_start=lambda: write_atomically(out / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),
+        on_start=lambda: write_atomically(folder / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),
         sampler=None if settings.sampler == "unigram" else SAMPLERS[settings.sampler](settings.num_sampled),
         loss=None if settings.loss == "negative_sampling" else losses.each_label(LOSSES[settings.loss]),
         optimizer=_OPTIMIZERS[settings.optimizer],
     )
     for ending in settings.formats:
-        trained.vectors.save(out / f"vectors.{ending}")
-    seconds = trained.records[-1]["seconds"] if trained.records else 0.0
-    result: dict[str, Any] = {
-        "words": text.total,
-        "different_words": text.num_words,
+        trained.vectors.save(folder / f"vectors.{ending}")
+    seconds = trained.records[-1]["seconds"]
+    return {
         "steps": trained.steps,
         "seconds": seconds,
-        "words_per_second": text.total * settings.epochs / seconds if seconds else None,
-        "loss": trained.records[-1]["loss"] if trained.records else None,
-        **file_scores(trained.vectors, settings.similarity, settings.analogies, settings.restrict),
+        "words_per_second": text.total * settings.epochs / max(seconds, 1e-9),
+        "loss": trained.records[-1]["loss"],
+        "curve": {name: [record[name] for record in trained.records] for name in ("step", "seconds", "loss")},
+        **_scored(settings, trained.vectors),
     }
-    write_atomically(out / "results.json", json.dumps(result, indent=1) + "\n")
-    console.print_json(data=result)
-    return result
+
+
+def _untrained(settings: Word2Vec, text: data.Words) -> dict[str, Any]:
+    return _scored(settings, ppmi_vectors(text, dim=settings.dim, window=settings.window))
+
+
+def _scored(settings: Word2Vec, vectors: data.WordVectors) -> dict[str, Any]:
+    """The scores on each file, whole for ``results.json`` and as figures for the table."""
+    scores = file_scores(vectors, settings.similarity, settings.analogies, settings.restrict)
+    figures = {name: of["spearman" if "spearman" in of else "accuracy"] for name, of in scores.items()}
+    found = [figures[path.stem] for path in settings.similarity if figures[path.stem] is not None]
+    mean = float(np.mean(found)) if found else None
+    return {"scores": scores, "mean": mean, **{f"{_SCORE}{name}": figure for name, figure in figures.items()}}
+
+
+def _results(text: data.Words, row: common.Row) -> list[dict[str, Any]]:
+    """One row for each file that the vectors were measured with, or one in all."""
+    about = {
+        "task": "words",
+        "data": text.name,
+        "split": "test",
+        "words": text.total,
+        "different_words": text.num_words,
+    }
+    about |= {name: row[name] for name in _ABOUT if name in row}
+    return [{**about, "file": name, **score} for name, score in row["scores"].items()] or [about]
 
 
 def neighbors(settings: Neighbors) -> dict[str, list[tuple[str, float]]]:
