@@ -159,6 +159,8 @@ class Facts:
         exact: the reported counts satisfy the one law; False: they are approximations and the docstring says why.
         law_over: what the one law's expectation runs over: "draw" (the key), "index" (key and index construction) or
             "batch" (the examples).
+        alike: the slots of a candidate set are drawn independently from one distribution, so that the first few of
+            them are a smaller set of the same sampler.
     """
 
     covers_all: bool
@@ -166,6 +168,7 @@ class Facts:
     with_replacement: bool
     exact: bool = True
     law_over: Literal["draw", "index", "batch"] = "draw"
+    alike: bool = False
 
 
 State: TypeAlias = PyTree

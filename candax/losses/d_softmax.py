@@ -10,7 +10,7 @@ from candax.losses.common import (
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
-    without_hits,
+    negatives,
     zero_without_labels,
 )
 from candax.losses.margins import check_scale
@@ -92,6 +92,8 @@ def d_softmax_b(
     Returns:
         Nats per example, float32 [B]; 0 for examples without labels.
 
+    Not with a head's ``block_size``: the share would be that of each block.
+
     Raises:
         ValueError: if the share or the scale is out of range.
 
@@ -127,4 +129,4 @@ def _between(logits: SampledLogits, scale: float, corrected: bool) -> Float[Arra
     if corrected:
         sampled = minus_log_expected_count(sampled, logits.sampled_log_expected_count)
     one = jnp.zeros((logits.true.shape[0], 1))  # the 1 of log(1 + ...)
-    return log_sum_exp(one, jnp.ones(one.shape, bool), sampled, without_hits(logits))
+    return log_sum_exp(one, jnp.ones(one.shape, bool), sampled, negatives(logits))

@@ -42,8 +42,8 @@ def full_softmax(
         block_size: the most classes scored at a time (8192 is a good choice), or None for the plain form.
 
     Returns:
-        One loss per example, float32 (or wider, if the inputs are). Differentiable (reverse mode, once) with respect
-        to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
+        One loss per example, float32 (or wider, if the inputs are); NaN for a label that is out of range.
+        Differentiable (reverse mode, once) with respect to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
 
     Raises:
         ValueError: if ``block_size`` is not positive.
@@ -56,7 +56,11 @@ def full_softmax(
     """
     dtype = accumulator_dtype(embeddings, classes)
     embeddings, vectors = (as_scored(rows, classes.normalized) for rows in (embeddings, classes.vectors))
-    return _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
+    labels = labels.astype(jnp.int32)
+    # What stands where there is no label, NaN included, reaches no gradient.
+    embeddings = jnp.where(labels_mask(labels).any(axis=1)[:, None], embeddings, 0)
+    loss = _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
+    return jnp.where(((labels < -1) | (labels >= classes.num_valid)).any(axis=1), jnp.nan, loss)
 
 
 @checked
@@ -204,7 +208,7 @@ def _backward(
         scale = gradient / jnp.where(total > 0, total, 1)
         d_embeddings = scale[:, None] * _times_rows(exponentials, vectors, num_valid)
         d_vectors = jnp.matmul(exponentials.T, scale[:, None] * embeddings, preferred_element_type=dtype)
-        d_vectors, d_biases = d_vectors.astype(vectors.dtype), scale @ exponentials
+        d_biases = scale @ exponentials
     else:
         classes = Classes(vectors, biases, None, num_valid)
         d_embeddings, d_vectors, d_biases = _block_gradients(block_size, dtype, embeddings, classes, kept, gradient)
@@ -212,15 +216,29 @@ def _backward(
     rows = jnp.where(labels_mask(labels), labels, vectors.shape[0])  # fillers lie beyond the table: dropped
     share = gradient[:, None] * _target(labels, dtype)
     d_embeddings -= jnp.einsum("bt,btd->bd", share, vectors[jnp.maximum(labels, 0)], preferred_element_type=dtype)
-    d_true = (share[:, :, None] * embeddings[:, None, :]).astype(vectors.dtype)
-    d_vectors = d_vectors.at[rows].add(-d_true, mode="drop")
+    d_true = (share[:, :, None] * embeddings[:, None, :]).reshape(rows.size, -1)
+    d_vectors = _add_rows(d_vectors, rows.reshape(-1), -d_true.astype(dtype)).astype(vectors.dtype)
     if biases is None:
         return d_embeddings.astype(embeddings.dtype), d_vectors, None, None, None
-    d_biases = d_biases.astype(biases.dtype).at[rows].add(-share.astype(biases.dtype), mode="drop")
+    d_biases = _add_rows(d_biases, rows.reshape(-1), -share.reshape(-1)).astype(biases.dtype)
     return d_embeddings.astype(embeddings.dtype), d_vectors, d_biases, None, None
 
 
 _full_softmax.defvjp(_forward, _backward)
+
+
+def _add_rows(table: Float[Array, "C ..."], rows: Int[Array, " n"], terms: Float[Array, "n ..."]) -> Array:
+    """Adds terms to rows of a table, all of a row's before they are rounded to the type of the table.
+
+    A bfloat16 table that took them one by one would stop growing where a term is 1 / 256 of the sum.
+    """
+    if table.dtype != terms.dtype:
+        order = jnp.argsort(rows)
+        rows = rows[order]
+        place = jnp.cumsum(jnp.concatenate([jnp.zeros(1, jnp.int32), rows[1:] != rows[:-1]]))
+        terms = jnp.zeros_like(terms).at[place].add(terms[order])
+        rows = jnp.full_like(rows, table.shape[0]).at[place].set(rows)
+    return table.at[rows].add(terms.astype(table.dtype), mode="drop")
 
 
 def _target(labels: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T"]:

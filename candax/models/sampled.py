@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Integer
 from candax.base import Classes, KeyArray, Query, Sampler, State
 from candax.checks import checked
 from candax.losses.full import full_softmax, scores_all_classes
+from candax.losses.likelihood import css
 from candax.models.predictions import Predictions, check_reduction, predictions
 from candax.models.scoring import VectorsOf, draw_and_score, without_gradient
 from candax.rows.lookups import TableView
@@ -170,6 +171,13 @@ def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) ->
         raise ValueError(
             "expected a sampler with every loss but full_softmax and over_all_classes(...), each of which scores all "
             f"classes itself and takes none: got sampler={'None' if sampler is None else 'a sampler'} with {loss!r}."
+        )
+    keeps_first = getattr(loss, "func", loss) is css and getattr(loss, "keywords", {}).get("num_kept") is not None
+    if keeps_first and sampler is not None and not sampler.facts.alike:
+        raise ValueError(
+            "expected a sampler whose slots are all drawn from one distribution for css with num_kept, which keeps the "
+            f"first of them: unigram, say, but no mixture, no tail and no shards; got one of {sampler.facts}. Leave "
+            'num_kept out, or take complement="drop", which goes with every sampler.'
         )
 
 

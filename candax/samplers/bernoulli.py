@@ -157,7 +157,7 @@ def bernoulli(
             if not isinstance(b, jax.core.Tracer) and not bool(jnp.all((b >= 0) & (b <= 1))):
                 raise ValueError(f"expected probabilities in [0, 1], got {b}. Check the function given to bernoulli.")
             return b
-        counts = jnp.where(valid, check_counts(classes.counts, "bernoulli") + smoothing, 0.0)
+        counts = jnp.where(valid, check_counts(classes.counts, "bernoulli", may_be_zero=smoothing > 0) + smoothing, 0.0)
         if expected is None:
             return (counts / jnp.sum(counts)) ** power
         weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)

@@ -57,7 +57,8 @@ def grouped(
     retrieved, a sum over all classes is estimated without bias where slots are free, as ``css`` does; a loss without
     counts (``subset_softmax``) is the paper's method. Without free slots, classes outside the set have count 0, and
     nothing corrects for them: hence ``facts.covers_all`` is False, and ``facts.exact`` holds for the classes that have
-    a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately.
+    a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately. So
+    counts do not say how often a class is drawn beside others, and no ``mixture`` takes this sampler.
 
     Args:
         sampler: finds classes for each example by itself, without replacement: a retriever (``ivf_index`` ...), whose
@@ -139,7 +140,7 @@ def grouped(
 
     facts = Facts(
         covers_all=False,
-        draw_independent=isinstance(sampler, Retriever) or sampler.facts.draw_independent,
+        draw_independent=False,
         with_replacement=False,
         exact=True,
         law_over="draw",

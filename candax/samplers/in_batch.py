@@ -63,7 +63,9 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         del key
         counts = check_counts(classes.counts, "in_batch")
         counts = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, counts, 0.0)
-        return jnp.log(counts) - jnp.log(jnp.sum(counts))
+        some = counts > 0
+        log_all = jnp.log(jnp.where(some.any(), jnp.sum(counts), 1))
+        return jnp.where(some, jnp.log(jnp.where(some, counts, 1)) - log_all, -jnp.inf)
 
     def sample(state: Array, key: KeyArray, query: Query) -> Candidates:
         del key

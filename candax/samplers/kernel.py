@@ -18,6 +18,7 @@ from candax.samplers.common.scoring import SCRATCH
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.schedules import exponential_schedule
 
+_EXACT = jax.lax.Precision.HIGHEST  # counts and draws must agree, on devices that round products too
 KindOfKernel: TypeAlias = Literal["quadratic", "positive"]
 
 
@@ -68,8 +69,10 @@ def kernel(
     examples' distributions.
 
     The expected count is S k(c) / sum_c' k(c') exactly, in float32: each share on the way down has a rounding error of
-    about 1e-6 of itself. After each step the sums follow the changed rows, so that counts are those of the tree as it
-    is; projection and directions change at a refresh. Biases are not used.
+    about 1e-6 of itself, where alpha |h|^2 |x|^2 is not large beside 1. The quadratic form cancels where it is: with
+    |h| = 16 and |x| = 3 the worst of 4,096 counts is off by .3 %, with 100 and 10 by an eighth. After each step the
+    sums follow the changed rows, so that counts are those of the tree as it is; projection and directions change at a
+    refresh. Biases are not used.
 
     Cost: O(D log(num_classes / leaf_size) + leaf_size D) per draw, and the same plus O(leaf_size rank^2) per changed
     row. The state takes 4 rank bytes per class and 8 D bytes per leaf: at rank 16 and leaves of 8 classes about 200
@@ -185,7 +188,7 @@ def kernel(
         def down(level: Array, node: Int[Array, "G S"]) -> Int[Array, "G S"]:
             left = 2 * node
             # Two gathers of one row each: pairs of rows would first be copied to lie side by side.
-            mass = [jnp.einsum("gsf,gf->gs", state.sums[left + side], f) for side in (0, 1)]
+            mass = [jnp.einsum("gsf,gf->gs", state.sums[left + side], f, precision=_EXACT) for side in (0, 1)]
             smaller = (mass[1] < mass[0]).astype(jnp.int32)
             least, most = jnp.minimum(*mass), jnp.maximum(*mass)
             # Compared with the smaller mass: near 0, floats are fine enough for small chances.
@@ -253,7 +256,7 @@ def kernel(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
 

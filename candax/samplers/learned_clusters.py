@@ -141,7 +141,7 @@ def learned_clusters(
 
     def init(key: KeyArray, classes: Classes) -> Generator:
         if classes.counts is not None:
-            check_counts(classes.counts, "learned_clusters")
+            check_counts(classes.counts, "learned_clusters", may_be_zero=smoothing > 0)
         return build(key, classes)
 
     def logits(params: PyTree, clusters: Clusters, embeddings: Float[Array, "B dim"]) -> Float[Array, "B clusters"]:
@@ -185,6 +185,6 @@ def learned_clusters(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     alone = Sampler(init, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)

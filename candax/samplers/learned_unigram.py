@@ -150,5 +150,5 @@ def learned_unigram(
         del key
         return LabelMemory(state.slots, state.seen, classes.num_valid.astype(jnp.int32))
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     return Sampler(init, sample, log_expected_count, update, refresh, never, facts)

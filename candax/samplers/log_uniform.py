@@ -97,7 +97,7 @@ def log_uniform(
                 stacklevel=2,
             )
         elif not ids_ranked:
-            counts = check_counts(classes.counts, "log_uniform (with ids_ranked=False)")
+            counts = check_counts(classes.counts, "log_uniform (with ids_ranked=False)", may_be_zero=True)
             ids = jnp.arange(counts.shape[0], dtype=jnp.int32)
             falling = jnp.where(ids < classes.num_valid, -counts, jnp.inf)
             id_of_rank = jnp.argsort(falling, stable=True).astype(jnp.int32)

@@ -176,7 +176,7 @@ def midx(
 
     def init(key: KeyArray, classes: Classes) -> MultiIndex:
         if power > 0 and classes.counts is not None:
-            check_counts(classes.counts, "midx")
+            check_counts(classes.counts, "midx", may_be_zero=smoothing > 0)
         return build(key, classes)
 
     def sample(state: MultiIndex, key: KeyArray, query: Query) -> Candidates:
@@ -201,7 +201,7 @@ def midx(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     alone = Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
 

@@ -96,5 +96,5 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         logits = scored(query, jnp.where(possible, ids, 0))
         return jnp.where(possible, jnp.log(num_kept) + logits - log_total[:, None], -jnp.inf)
 
-    facts = dataclasses.replace(sampler.facts, draw_independent=False, with_replacement=True)
+    facts = dataclasses.replace(sampler.facts, draw_independent=False, with_replacement=True, alike=False)
     return sampler._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)

@@ -1,5 +1,6 @@
 """Classes cut into shards, each with a sampler of its own: what is drawn is the same on any number of devices."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -175,5 +176,5 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         no_update if part.update is no_update else update,
         refresh,
         part.schedule,
-        part.facts,
+        dataclasses.replace(part.facts, alike=False),
     )

@@ -122,6 +122,7 @@ def static_sampler(
         covers_all=distribution.covers_all,
         draw_independent=replacement or distribution.equal,
         with_replacement=replacement,
+        alike=replacement,
     )
     return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
 
@@ -216,7 +217,7 @@ def unigram(
         raise ValueError(f"expected a finite smoothing >= 0, got {smoothing!r}.")
 
     def init(classes: Classes) -> Array:
-        counts = check_counts(classes.counts, "unigram") + smoothing
+        counts = check_counts(classes.counts, "unigram", may_be_zero=smoothing > 0) + smoothing
         counts = jnp.where(jnp.arange(counts.shape[0]) < classes.num_valid, counts, 0.0)
         # Relative to the largest, so that no power overflows; what underflows was seen and keeps a chance.
         weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)

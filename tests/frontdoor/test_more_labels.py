@@ -17,6 +17,7 @@ LOSSES = {
     "one_vs_all": cx.losses.one_vs_all,
     "negative_sampling": cx.losses.negative_sampling,
     "nce": functools.partial(cx.losses.nce, remove_hits=True),
+    "d_softmax": functools.partial(cx.losses.d_softmax, scale=1.0),
     "each_label": cx.losses.each_label(cx.losses.negative_sampling),
 }
 

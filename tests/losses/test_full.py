@@ -184,3 +184,39 @@ def test_a_normalised_layer_is_scored_by_cosines(block_size):
         embeddings, labels, Classes(vectors, None, None, classes.num_valid, normalized=True), block_size=block_size
     )
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("block_size", [None, 64])
+def test_a_frequent_label_counts_as_often_as_it_occurs_in_narrow_tables(block_size):
+    """One by one, its 4096 terms would stop at 256 in bfloat16."""
+    labels, tables = jnp.zeros((4096, 1), jnp.int32), (jnp.zeros((256, 4), jnp.bfloat16), jnp.zeros(256, jnp.bfloat16))
+
+    def total(vectors, biases):
+        classes = Classes(vectors, biases, None, jnp.int32(256))
+        return jnp.sum(full_softmax(jnp.ones((4096, 4)), labels, classes, block_size=block_size))
+
+    d_vectors, d_biases = jax.grad(total, argnums=(0, 1))(*tables)
+    np.testing.assert_allclose(np.float32(d_vectors[0]), -4080, rtol=0.01)
+    np.testing.assert_allclose(np.float32(d_biases[0]), -4080, rtol=0.01)
+    np.testing.assert_allclose(np.float32(d_vectors[1:]), 16, rtol=0.01)
+
+
+@pytest.mark.parametrize("label", [3, 4, 70_000, -2])
+def test_a_label_out_of_range_is_nan_and_of_its_example_alone(label):
+    classes = Classes(jnp.ones((4, 2)), None, None, jnp.int32(3))
+    found = full_softmax(jnp.ones((2, 2)), jnp.array([[label], [1]]), classes)
+    assert jnp.isnan(found).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_what_stands_beside_no_label_reaches_no_gradient(block_size):
+    embeddings = jnp.array([[1.0, 2.0], [jnp.nan, 1.0]])
+    labels = jnp.array([[1], [-1]], jnp.int16)  # narrow ids are ids too
+
+    def total(vectors):
+        classes = Classes(vectors, None, None, jnp.int32(4))
+        return jnp.sum(full_softmax(embeddings, labels, classes, block_size=block_size))
+
+    loss, gradient = jax.value_and_grad(total)(jnp.zeros((4, 2)))
+    np.testing.assert_allclose(loss, np.log(4), rtol=1e-6)
+    assert jnp.isfinite(gradient).all()

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import candax as cx
 from candax import losses
@@ -237,3 +238,13 @@ def test_css_refuses_what_cannot_be() -> None:
             losses.css(logits, complement="redraw", num_kept=num_kept)
     with pytest.raises(ValueError, match='belongs to complement="redraw"'):
         losses.css(logits, num_kept=2)
+
+
+def test_only_slots_that_are_alike_can_be_cut() -> None:
+    """Of a mixture the first slots are those of its first part."""
+    loss = partial(losses.css, complement="redraw", num_kept=2)
+    parts = [cx.samplers.uniform(2), cx.samplers.unigram(2)]
+    for sampler in (cx.samplers.mixture(parts), cx.samplers.with_tail(cx.samplers.top_k(2), parts[0])):
+        with pytest.raises(ValueError, match="expected a sampler whose slots are all drawn from one distribution"):
+            cx.Head(9, 2, sampler=sampler, loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))
+    cx.Head(9, 2, sampler=cx.samplers.unigram(4), loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))

@@ -12,6 +12,8 @@ from candax.base import Candidates, Query, Sampler, no_update
 from candax.samplers import (
     bernoulli,
     every,
+    exact_index,
+    grouped,
     hashing_forest,
     learned_unigram,
     mixture,
@@ -128,6 +130,8 @@ def test_mixture_refuses() -> None:
     for part in (top_k(3), hashing_forest(3), unigram(3, replacement=False), bernoulli(3.0)):
         with pytest.raises(ValueError, match="part 1 of the mixture has expected counts that depend on the draw"):
             mixture([uniform(3), part])
+    with pytest.raises(ValueError, match="part 1 of the mixture"):
+        mixture([uniform(3), grouped(exact_index(), num_sampled=4)])
     sampler = mixture([uniform(3), uniform(3, num_groups=2)])
     with pytest.raises(ValueError, match=r"same number of groups in all parts of a mixture, got \[1, 2\]"):
         sampler.sample(sampler.init(START, CLASSES), jax.random.key(1), QUERY)

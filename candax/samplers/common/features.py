@@ -10,6 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from candax.base import KeyArray, pytree
 
+_EXACT = jax.lax.Precision.HIGHEST
+
 # Exponents of random features are clipped to this far below the largest one and this far above it.
 _BELOW, _ABOVE = -40.0, 10.0
 
@@ -64,7 +66,7 @@ def quadratic(alpha: float) -> Features:
     def summed(tables: Any, x: Float[Array, "n m rank"], real: Bool[Array, "n m"]) -> Float[Array, "n features"]:
         rows, columns, _ = pairs(x.shape[2])
         x = jnp.where(real[..., None], x, 0.0)
-        moments = jnp.einsum("nmr,nmq->nrq", x, x)[:, rows, columns]
+        moments = jnp.einsum("nmr,nmq->nrq", x, x, precision=_EXACT)[:, rows, columns]
         return jnp.concatenate([moments, jnp.sum(real, axis=1, keepdims=True, dtype=jnp.float32)], axis=1)
 
     def weights(tables: Any, f: Float[Array, "G features"], x: Float[Array, "G n rank"]) -> Float[Array, "G n"]:
@@ -73,7 +75,8 @@ def quadratic(alpha: float) -> Features:
         place = np.zeros((rank, rank), np.int32)
         place[rows, columns] = place[columns, rows] = np.arange(len(rows))
         form = (f[:, :-1] / twice)[:, place]
-        return jnp.sum(jnp.einsum("gnr,grq->gnq", x, form) * x, axis=2) + f[:, -1:]
+        squared = jnp.sum(jnp.einsum("gnr,grq->gnq", x, form, precision=_EXACT) * x, axis=2)
+        return jnp.maximum(squared, 0.0) + f[:, -1:]
 
     return Features(lambda rank: rank * (rank + 1) // 2 + 1, lambda key, rank, largest: (), of_query, summed, weights)
 
@@ -108,6 +111,6 @@ def positive(num_features: int) -> Features:
     def weights(
         tables: RandomFeatures, f: Float[Array, "G features"], x: Float[Array, "G n rank"]
     ) -> Float[Array, "G n"]:
-        return jnp.einsum("gnf,gf->gn", of_class(tables, x), f)
+        return jnp.einsum("gnf,gf->gn", of_class(tables, x), f, precision=_EXACT)
 
     return Features(lambda rank: num_features, init, of_query, summed, weights)

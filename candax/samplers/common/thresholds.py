@@ -25,10 +25,10 @@ def integer_thresholds(weights: Float[Array, " n"]) -> UInt32[Array, " n"]:
     n = weights.shape[0]
     positive = weights > 0
     # The largest is scaled to 1 first: sums and quotients of very large or very small weights would leave float32.
-    weights = weights / jnp.max(weights)
+    weights = weights / jnp.where(positive.any(), jnp.max(weights), 1)
     # Summing runs of 4096 first keeps the float32 sum accurate: a plain running sum stops growing at 2^24 units.
     total = jnp.pad(weights, (0, -n % 4096)).reshape(-1, 4096).sum(1).sum()
-    units = jnp.round(weights * ((_USED - n) / total)).astype(jnp.uint32)
+    units = jnp.round(weights * ((_USED - n) / jnp.where(total > 0, total, 1))).astype(jnp.uint32)
     units = jnp.where(positive, jnp.maximum(units, 1), 0)
     return jnp.cumsum(units, dtype=jnp.uint32)
 
@@ -64,11 +64,21 @@ def log_bin_probability(thresholds: UInt32[Array, " n"], bins: Int[Array, "..."]
     """The log of the probability with which ``draw_bins`` returns each bin; -inf for bins without weight."""
     below = jnp.where(bins > 0, thresholds[jnp.maximum(bins - 1, 0)], 0)
     units = thresholds[bins] - below
-    return jnp.log(units.astype(jnp.float32)) - jnp.log(thresholds[-1].astype(jnp.float32))
+    # Where no bin has weight, as in a shard whose classes have no count, there is no share to take the log of.
+    log_units, log_all = (jnp.log(jnp.maximum(of, 1).astype(jnp.float32)) for of in (units, thresholds[-1]))
+    return jnp.where(units > 0, log_units - log_all, -jnp.inf)
 
 
-def check_counts(counts: Shaped[Array, " n"] | None, needed_by: str) -> Float[Array, " n"]:
-    """Returns label counts as float32, or says what is wrong with them (values are checked outside jit only)."""
+def check_counts(
+    counts: Shaped[Array, " n"] | None, needed_by: str, *, may_be_zero: bool = False
+) -> Float[Array, " n"]:
+    """Returns label counts as float32, or says what is wrong with them (values are checked outside jit only).
+
+    Args:
+        counts: of each class.
+        needed_by: the sampler that needs them.
+        may_be_zero: whether all of them may be 0: where something is added to them, or only their order matters.
+    """
     if counts is None:
         raise ValueError(
             f"{needed_by} needs label frequencies, but Classes.counts is None. "
@@ -79,6 +89,6 @@ def check_counts(counts: Shaped[Array, " n"] | None, needed_by: str) -> Float[Ar
         values = np.asarray(counts)
         if not np.all(np.isfinite(values) & (values >= 0)):
             raise ValueError(f"{needed_by}: expected finite counts >= 0, got {counts}. Check Classes.counts.")
-        if not np.any(values > 0):
+        if not may_be_zero and not np.any(values > 0):
             raise ValueError(f"{needed_by}: all counts are 0, so no class can be drawn. Check Classes.counts.")
     return counts.astype(jnp.float32)

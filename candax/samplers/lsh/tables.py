@@ -114,9 +114,8 @@ def build(tables: Tables, key: KeyArray, codes: UInt32[Array, "num_classes table
         order = jnp.arange(entries.shape[0], dtype=jnp.int32)
         first = jnp.concatenate([jnp.ones(1, bool), bucket[1:] != bucket[:-1]])
         last = jnp.concatenate([first[1:], jnp.ones(1, bool)])
-        begins = jnp.zeros(num_buckets, jnp.int32).at[jnp.where(first, bucket, num_buckets)].set(order, mode="drop")
-        known = jnp.minimum(bucket, num_buckets - 1)
-        slot = loads[known] + order - begins[known]
+        begin = jax.lax.cummax(jnp.where(first, order, 0))
+        slot = loads[jnp.minimum(bucket, num_buckets - 1)] + order - begin
         real = bucket < num_buckets
         target = jnp.where(real & (slot < capacity), bucket * capacity + slot, rows.shape[0])
         rows = rows.at[target].set(ids, mode="drop", unique_indices=False)

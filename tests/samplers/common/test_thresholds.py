@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from candax import samplers
+from candax.base import Classes, Query
 from candax.samplers.common.thresholds import (
     _high_product,
     check_counts,
@@ -149,3 +151,21 @@ def test_check_counts_says_what_is_wrong() -> None:
     counts = check_counts(jnp.array([1, 2]), "unigram")
     assert counts.dtype == jnp.float32
     assert jax.jit(lambda x: check_counts(x, "unigram"))(jnp.zeros(3)).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        samplers.unigram(2, smoothing=1.0),
+        samplers.bernoulli(2.0, smoothing=1.0),
+        samplers.learned_clusters(2, num_clusters=2),
+        samplers.log_uniform(2),
+    ],
+)
+def test_counts_of_0_do_where_something_is_added_or_only_their_order_matters(sampler) -> None:
+    classes = Classes(jnp.ones((4, 2)), None, jnp.zeros(4), jnp.int32(4))
+    state = sampler.init(jax.random.key(0), classes)
+    query = Query(jnp.ones((1, 2)), jnp.zeros((1, 1), jnp.int32), classes)
+    drawn = sampler.sample(state, jax.random.key(1), query)
+    counts = sampler.log_expected_count(state, drawn, jnp.arange(4, dtype=jnp.int32)[None], query)
+    assert jnp.isfinite(counts).all()

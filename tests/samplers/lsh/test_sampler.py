@@ -319,3 +319,12 @@ def test_wrong_arguments_are_refused(arguments, message):
     good = {"hash": samplers.simhash(), "num_tables": 2, "num_hashes": 6}
     with pytest.raises(Exception, match=message):
         samplers.lsh(**(good | arguments))
+
+
+def test_a_budget_that_leaves_examples_nothing_to_read_is_refused():
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=2, num_hashes=4, budget=3, num_groups=1)
+    classes = cx.Classes(jnp.ones((8, 2)), None, None, jnp.int32(8))
+    state = sampler.init(jax.random.key(0), classes)
+    query = cx.Query(jnp.ones((7, 2)), jnp.zeros((7, 1), jnp.int32), classes)
+    with pytest.raises(ValueError, match="expected a budget of at least 4 for groups of 7 examples"):
+        sampler.sample(state, jax.random.key(1), query)

@@ -1,0 +1,43 @@
+"""Samplers of shards whose classes have no counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import candax as cx
+
+COUNTS = jnp.array([1.0, 2, 3, 4, 0, 0, 0, 0])
+CLASSES = cx.Classes(jnp.zeros((8, 2)), None, COUNTS, jnp.int32(8))
+QUERY = cx.Query(jnp.zeros((2, 2)), jnp.array([[1], [6]]), CLASSES)
+
+
+def weights_and_counts(sampler, draws=400):
+    """The mean over draws of 1 / count of the candidates, by class; and the counts of all classes, of each draw."""
+    sampler = cx.samplers.sharded(sampler, 2)
+    state = sampler.init(jax.random.key(0), CLASSES)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        drawn = sampler.sample(state, key, QUERY)
+        counts = sampler.log_expected_count(state, drawn, jnp.arange(8)[None], QUERY)
+        weights = jnp.where(drawn.mask, jnp.exp(-drawn.log_expected_count), 0)
+        return jnp.zeros(8).at[drawn.ids].add(weights), counts[0]
+
+    weights, counts = draw(jax.random.split(jax.random.key(1), draws))
+    return np.mean(weights, axis=0), counts
+
+
+@pytest.mark.parametrize("part", [cx.samplers.unigram(8), cx.samplers.in_batch()], ids=["unigram", "in_batch"])
+def test_a_mixture_covers_a_shard_without_counts(part):
+    weights, counts = weights_and_counts(cx.samplers.mixture([cx.samplers.uniform(16), part]))
+    assert np.isfinite(counts).all()
+    np.testing.assert_allclose(weights[4:], 1, atol=0.1)
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_classes_of_a_shard_without_counts_cannot_be_drawn(replacement):
+    weights, counts = weights_and_counts(cx.samplers.unigram(4, replacement=replacement))
+    assert np.isneginf(counts[:, 4:]).all()
+    assert (weights[4:] == 0).all()
