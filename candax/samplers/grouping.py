@@ -10,7 +10,7 @@ from candax.samplers.common.groups import count_groups
 from candax.samplers.common.selection import falling, smallest
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.lsh.retrieve import Found, distinct, is_found, thin_and_fill
+from candax.samplers.lsh.retrieve import Found, is_found, thin_and_fill
 from candax.samplers.retrieved import retrieved
 
 
@@ -57,8 +57,7 @@ def grouped(
     retrieved, a sum over all classes is estimated without bias where slots are free, as ``css`` does; a loss without
     counts (``subset_softmax``) is the paper's method. Without free slots, classes outside the set have count 0, and
     nothing corrects for them: hence ``facts.covers_all`` is False, and ``facts.exact`` holds for the classes that have
-    a count. A label for which there is no slot has count 1 nevertheless: a head scores true classes separately. So
-    counts do not say how often a class is drawn beside others, and no ``mixture`` takes this sampler.
+    a count. So have labels for which there is no slot: a head scores true classes separately.
 
     Args:
         sampler: finds classes for each example by itself, without replacement: a retriever (``ivf_index`` ...), whose
@@ -135,12 +134,12 @@ def grouped(
     ) -> Float[Array, "G n"]:
         del state
         found, log_fill = candidates.draw
-        known = is_found(Found(*found), ids) | is_found(distinct(_labels(query, ids.shape[0])), ids)
-        return jnp.where(ids < query.classes.num_valid, jnp.where(known, 0.0, log_fill[:, None]), -jnp.inf)
+        counts = jnp.where(is_found(Found(*found), ids), 0.0, log_fill[:, None])
+        return jnp.where(ids < query.classes.num_valid, counts, -jnp.inf)
 
     facts = Facts(
         covers_all=False,
-        draw_independent=False,
+        draw_independent=isinstance(sampler, Retriever) or sampler.facts.draw_independent,
         with_replacement=False,
         exact=True,
         law_over="draw",

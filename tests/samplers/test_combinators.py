@@ -124,14 +124,23 @@ def test_mixture_counts_add_up() -> None:
     np.testing.assert_allclose(np.exp(np.asarray(found.log_expected_count))[0], stated[found.ids[0]], rtol=1e-6)
 
 
+def test_a_label_without_a_slot_of_its_group_is_drawn_by_the_other_part_alone() -> None:
+    labels = jnp.arange(8, dtype=jnp.int32).reshape(4, 2)
+    query = dataclasses.replace(QUERY, labels=labels)
+    sampler = mixture([grouped(exact_index(), num_sampled=5), uniform(6)])
+    state = sampler.init(START, CLASSES)
+    found = sampler.sample(state, jax.random.key(1), query)
+    counts = np.exp(np.asarray(sampler.log_expected_count(state, found, EVERY_ID[:1], query)))[0]
+    kept = np.isin(np.arange(NUM_CLASSES), np.asarray(found.ids[0, :5]))
+    np.testing.assert_allclose(counts, 6 / NUM_CLASSES + kept, rtol=1e-5)
+
+
 def test_mixture_refuses() -> None:
     with pytest.raises(ValueError, match="at least one"):
         mixture([])
     for part in (top_k(3), hashing_forest(3), unigram(3, replacement=False), bernoulli(3.0)):
         with pytest.raises(ValueError, match="part 1 of the mixture has expected counts that depend on the draw"):
             mixture([uniform(3), part])
-    with pytest.raises(ValueError, match="part 1 of the mixture"):
-        mixture([uniform(3), grouped(exact_index(), num_sampled=4)])
     sampler = mixture([uniform(3), uniform(3, num_groups=2)])
     with pytest.raises(ValueError, match=r"same number of groups in all parts of a mixture, got \[1, 2\]"):
         sampler.sample(sampler.init(START, CLASSES), jax.random.key(1), QUERY)

@@ -92,7 +92,7 @@ def test_a_group_has_its_labels_its_best_and_a_fill(seed, sizes, num_valid):
             assert set(np.flatnonzero(counts[group])) == set(chosen)
         else:
             assert set(chosen) <= positives
-            assert set(np.flatnonzero(counts[group])) == positives
+            assert set(np.flatnonzero(counts[group])) == set(chosen)
         assert np.all(counts[group, num_valid:] == 0)
 
 
