@@ -280,7 +280,7 @@ def test_what_reading_passes_over_is_counted(tmp_path):
 def test_settings_that_are_given_stay_as_they_are():
     given = LinksSettings(learning_rate=0.2)
     assert METHODS["transe"].of(given).learning_rate == 0.2
-    assert METHODS["transe"].of(given).regularisation == 0
+    assert METHODS["transe"].of(given).regularisation == 0.03
     assert METHODS["transe"].of(LinksSettings(learning_rate=0.3)).learning_rate == 0.3
     assert METHODS["complex"].of(LinksSettings().ready()).regularisation == 0.01  # python-stdlib's
     assert METHODS["distmult"].of(LinksSettings().ready()).regularisation == 0.05

@@ -67,12 +67,13 @@ class LinkMethod(NamedTuple):
         return dataclasses.replace(found, loss=None) if self.full else found
 
 
-_DISTANCE = {"scale": 0.1, "regularisation": 0.0, "dropout": 0.0, "learning_rate": 0.1}
+_TRANSE = {"scale": 0.1, "regulariser": "l2", "regularisation": 0.03, "dropout": 0.0}
+_ROTATE = {"regularisation": 0.3, "learning_rate": 0.8}
 METHODS: dict[MethodName, LinkMethod] = {
     "complex": LinkMethod(),
     "distmult": LinkMethod("elementwise", defaults={"regularisation": 0.05, "learning_rate": 0.6}),
-    "transe": LinkMethod("sum", distance=True, defaults=_DISTANCE),
-    "rotate": LinkMethod("rotation", distance=True, defaults=_DISTANCE),
+    "transe": LinkMethod("sum", distance=True, defaults=_TRANSE),
+    "rotate": LinkMethod("rotation", distance=True, defaults=_ROTATE),
     "full_softmax": LinkMethod(full=True),
 }
 
