@@ -45,8 +45,9 @@ def loss_fn(model, text):
 @partial(nnx.jit, donate_argnums=(0, 1))
 def train_step(model, optimizer, micro_batches):
     losses, grads = zip(*[cx.value_and_grad(loss_fn)(model, text) for text in micro_batches], strict=True)
-    optimizer.update(model, cx.accumulate(grads, [jnp.sum(text[:, 1:] >= 0) for text in micro_batches]))
-    return jnp.stack(losses).mean()
+    numbers = jnp.stack([jnp.sum(text[:, 1:] >= 0) for text in micro_batches])  # the words of each
+    optimizer.update(model, cx.accumulate(grads, numbers))
+    return jnp.average(jnp.stack(losses), weights=numbers)
 
 
 @nnx.jit

@@ -20,12 +20,12 @@ from candax.losses import full_softmax, over_all_classes, sampled_softmax, subse
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
-from candax.models.output_layer import OutputLayer, class_vectors, log_prior
+from candax.models.output_layer import OutputLayer, class_vectors, lengthened, log_prior
 from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_sampler_and_loss, loss_over_all, reads_vectors
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
-from candax.rows.slots import lagging
+from candax.rows.slots import lagging, settle
 from candax.rows.tables import Constant, DrawCount, Table, placement, placement_of, table_of
 from candax.samplers.sharded import sharded
 
@@ -141,12 +141,14 @@ class Head(OutputLayer):
         )
         self.placement = placement_of(self.vectors)  # which a shared table brings along
         rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
-        if counts is not None:
-            counts = jnp.pad(jnp.asarray(counts, jnp.float32), (0, rows - num_classes))
-            counts = counts if self.placement is None else self.placement.place(counts)
-        self.counts = None if counts is None else Constant(counts)
+        # A copy, as a step donates what the model holds.
+        of_classes = None if counts is None else jnp.array(counts, jnp.float32)
+        of_rows = lengthened(of_classes, rows)
+        if of_rows is not None and self.placement is not None:
+            of_rows = self.placement.place(of_rows)
+        self.counts = None if of_rows is None else Constant(of_rows)
         biases = not normalized if biases is None else biases
-        self.biases = table_of(log_prior(self.counts, rows).astype(dtype), self.placement) if biases else None
+        self.biases = table_of(log_prior(of_classes, rows).astype(dtype), self.placement) if biases else None
         self.block_size = block_size
         self.deterministic = False
         key = rngs.params()
@@ -262,7 +264,7 @@ class Head(OutputLayer):
         if not self.deterministic:
             self._warn_without_refresh()
             record_draw(self.draws, draw)
-            self.draws[...] = self.draws[...] + 1
+            self.draws.set_value(jnp.asarray(self.draws[...]) + 1)  # NumPy's arrays cannot be written to
         value = flat.reduce(losses, reduction)
         return (value, draw) if return_draw else value
 
@@ -297,18 +299,20 @@ class Head(OutputLayer):
                 f"counts; got {num_classes} and counts={'None' if counts is None else 'given'}."
             )
         _check_counts(counts, num_classes)
+        settle(self)  # else new biases would take the steps that unused rows have missed
         old, missing = self.vectors[...], num_classes - self.vectors.shape[0]
         if missing > 0:
             new = jax.random.normal(rngs.params(), (missing, old.shape[1])) * jnp.std(old.astype(jnp.float32))
             self.vectors.set_value(jnp.concatenate([old, new.astype(old.dtype)]))
+        added = slice(self.num_classes, num_classes)
         self.num_classes = num_classes
         rows = self.vectors.shape[0]
+        of_classes = None if counts is None else jnp.array(counts, jnp.float32)
         if self.counts is not None:
-            self.counts.set_value(jnp.pad(jnp.asarray(counts, jnp.float32), (0, rows - num_classes)))
+            self.counts.set_value(lengthened(of_classes, rows))
         if self.biases is not None:
-            kept = self.biases[...]
-            prior = log_prior(self.counts, rows).astype(kept.dtype)
-            self.biases.set_value(jnp.concatenate([kept, prior[kept.shape[0] :]]))
+            biases = lengthened(jnp.asarray(self.biases[...]), rows)
+            self.biases.set_value(biases.at[added].set(log_prior(of_classes, rows)[added].astype(biases.dtype)))
         if self.state is not None:
             self.state.set_value(self._initial_state())
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -17,8 +18,8 @@ from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.predictions import predictions
 from candax.models.sharded_scores import evaluate_sharded
-from candax.rows.lookups import integer_ids, lookup, whole
-from candax.rows.tables import Constant, Placement, Table, normal_table, placement_of, table_of
+from candax.rows.lookups import Longer, integer_ids, lookup, whole
+from candax.rows.tables import Constant, Placement, Table, normal_table, num_rows, placement_of, table_of
 
 
 class OutputLayer(nnx.Module):
@@ -46,7 +47,10 @@ class OutputLayer(nnx.Module):
         return None if self.biases is None else whole(self, "biases")
 
     def _classes(self, vectors: Any, biases: Any) -> Classes:
-        return Classes(vectors, biases, _array(self.counts), jnp.int32(self.num_classes), self.normalized)
+        # Another head that shares the table may have grown, and given it more rows than this one has biases and counts.
+        rows = vectors.shape[0]
+        counts = None if self.counts is None else lengthened(jnp.asarray(self.counts[...]), rows)
+        return Classes(vectors, lengthened(biases, rows), counts, jnp.int32(self.num_classes), self.normalized)
 
     def whole(self) -> Classes:
         """As ``classes``; but class vectors that are computed are computed anew, in blocks, instead of those kept."""
@@ -194,7 +198,7 @@ def class_vectors(
             f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
             "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
         )
-    if shared.shape[0] < num_classes or dim not in (None, shared.shape[1]):
+    if num_rows(shared) < num_classes or dim not in (None, shared.shape[1]):
         raise ValueError(
             f"expected a table of at least {num_classes} rows{'' if dim is None else f' of {dim} numbers'}, got "
             f"one of shape {shared.shape}."
@@ -207,13 +211,15 @@ def class_vectors(
     return shared
 
 
-def _array(variable: Any) -> Any:
-    return None if variable is None else variable[...]
+def lengthened(numbers: Any, rows: int) -> Any:
+    """One number per class as one per row: an array with zeros for the rows behind, or a table."""
+    if numbers is None or numbers.shape[0] == rows:
+        return numbers
+    return jnp.pad(numbers, (0, rows - len(numbers))) if isinstance(numbers, jax.Array) else Longer(numbers, rows)
 
 
-def log_prior(counts: Constant | None, rows: int) -> Float[Array, " rows"]:
-    """What biases start at: log((count + 1) / sum), or zeros."""
+def log_prior(counts: Float[Array, " num_classes"] | None, rows: int) -> Float[Array, " rows"]:
+    """What biases start at: log((count + 1) / sum), and zeros for rows without a class; without counts zeros."""
     if counts is None:
         return jnp.zeros(rows)
-    seen = counts[...] + 1
-    return jnp.log(seen / jnp.sum(seen))
+    return lengthened(jnp.log((counts + 1) / jnp.sum(counts + 1)), rows)

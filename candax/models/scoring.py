@@ -16,7 +16,7 @@ from candax.models.predictions import Predictions
 from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.gradients import unique_rows
-from candax.rows.lookups import TableView, lookup
+from candax.rows.lookups import Longer, TableView, lookup
 from candax.rows.slots import Lagging
 from candax.rows.tables import Placement, Table
 
@@ -261,10 +261,12 @@ def without_gradient(classes: Classes) -> Classes:
     """The output layer as samplers see it: arrays, without a gradient."""
 
     def array(part: Any) -> Any:
+        if isinstance(part, Longer):
+            return jnp.pad(array(part.table), (0, part.shape[0] - part.table.shape[0]))
         part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written
         if isinstance(part, Table | TableView):
             part = part[...]
-        return None if part is None else jax.lax.stop_gradient(part)
+        return None if part is None else jax.lax.stop_gradient(jnp.asarray(part))
 
     vectors, biases = array(classes.vectors), array(classes.biases)
     return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)

@@ -110,7 +110,8 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     """
     if not isinstance(transformation, Exact):
         refuse_collectors(transformation)
-        with jax.ensure_compile_time_eval():  # also where an optimizer is made inside jit
+        # Also where an optimizer is made inside jit; and the probe has a NaN in it, which is none of the user's.
+        with jax.ensure_compile_time_eval(), jax.debug_nans(False):
             check_elementwise(transformation)
 
     def start(table: Array) -> State:

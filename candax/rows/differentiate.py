@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from candax.checks import checked
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.lookups import MARK, Mark, TableView, Tape, new_token
-from candax.rows.slots import SUFFIX, Lagging, Slots, rule_of
+from candax.rows.slots import Lagging, rule_of, slots_of_tables
 from candax.rows.tables import DrawCount, Table
 
 # ``(views of the tables, params) -> (loss, anything else)``, run under a tape.
@@ -63,6 +63,7 @@ def differentiate(
         looked_up.extend(number for number, _ in tape.lookups)
         return loss
 
+    tables = [jnp.asarray(table) for table in tables]  # they may be NumPy's
     traced = jax.make_jaxpr(find_lookups)(tables, tables, params)
     dense = _reaching(traced.jaxpr, len(tables))
     laggings = laggings or {}
@@ -154,11 +155,11 @@ def value_and_grad(
         paths = [path for path, _ in of_path]
         variables = [variable for _, variable in of_path]
         token = new_token()
-        beside = {path: slots for path, slots in nnx.to_flat_state(other) if isinstance(slots, Slots)}
+        in_nodes, beside = dict(nnx.iter_graph(nodes)), slots_of_tables(nodes)
         laggings = {
             number: Lagging(variable, slots.get_raw_value(), rule_of(slots))
             for number, (path, variable) in enumerate(of_path)
-            if (slots := beside.get((*path[:-1], f"{path[-1]}{SUFFIX}"))) is not None
+            if (slots := beside.get(id(in_nodes[path]))) is not None
         }
 
         def run(views: list[TableView], params: PyTree) -> tuple[Array, Any]:
@@ -257,11 +258,15 @@ def _check_loss(loss: Any) -> None:
 
 
 def _reaching(jaxpr: Any, number: int) -> frozenset[int]:
-    """Which of the first ``number`` inputs the first output can have a gradient to."""
-    reached = {jaxpr.outvars[0]} if not hasattr(jaxpr.outvars[0], "val") else set()
+    """Which of the first ``number`` inputs the first output can have a gradient to: none goes through integers."""
+
+    def can_have_gradient(var: Any) -> bool:
+        return not hasattr(var, "val") and jnp.issubdtype(getattr(var.aval, "dtype", bool), jnp.inexact)
+
+    reached = set(filter(can_have_gradient, jaxpr.outvars[:1]))
     for equation in reversed(jaxpr.eqns):
         if equation.primitive.name != "stop_gradient" and any(out in reached for out in equation.outvars):
-            reached.update(var for var in equation.invars if not hasattr(var, "val"))
+            reached.update(filter(can_have_gradient, equation.invars))
     return frozenset(i for i, var in enumerate(jaxpr.invars[:number]) if var in reached)
 
 

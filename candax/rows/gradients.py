@@ -103,6 +103,8 @@ def gather_wide(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
 @checked
 def scatter_rows(table: Num[Array, " rows *row"], ids: Int[Array, " U"], rows: Num[Array, " U *row"]) -> Array:
     """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
+    if not ids.shape[0]:
+        return table
     return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Integer, Num
 from candax.checks import checked, described
 from candax.rows.gradients import wide
 from candax.rows.slots import Lagging, lagging
-from candax.rows.tables import DrawCount, Table
+from candax.rows.tables import DrawCount, Table, num_rows
 
 # The name under which a variable of a differentiated copy carries its ``Mark``.
 MARK = "candax_mark"
@@ -72,7 +72,14 @@ class TableView:
         return cls(children[0], mark)
 
 
-AnyTable: TypeAlias = Table | TableView | Lagging | Array | Num[np.ndarray, "..."]
+class Longer:
+    """A table that stands for one with more rows, of which those beyond its own are never looked up."""
+
+    def __init__(self, table: "Table | Lagging", number: int) -> None:
+        self.table, self.shape = table, (number, *table.shape[1:])
+
+
+AnyTable: TypeAlias = Table | TableView | Lagging | Longer | Array | Num[np.ndarray, "..."]
 
 
 def current_trace() -> Any:
@@ -191,12 +198,17 @@ def lookup(table: AnyTable, ids: Integer[Array | np.ndarray, "*n"]) -> Float[Arr
         [2.0, 0.0, nan]
     """
     wanted = integer_ids(ids, "ids to look up")
-    if not (jnp.ndim(_array(table)) and table.shape[0]) or not jnp.issubdtype(_array(table).dtype, jnp.number):
-        raise ValueError(f"expected a table with rows of numbers, got {described(_array(table))}.")
-    report_ids(table, wanted, table.shape[0])
+    if isinstance(table, Longer):
+        return lookup(table.table, wanted)
     if isinstance(table, Lagging):
         rows = lookup(table.table, wanted)
         return rows if is_differentiated(table.table) else table.read(rows, wanted)
+    if not (jnp.ndim(_array(table)) and table.shape[0]) or not jnp.issubdtype(_array(table).dtype, jnp.number):
+        raise ValueError(f"expected a table with rows of numbers, got {described(_array(table))}.")
+    number = num_rows(table)
+    report_ids(table, wanted, number)
+    if number < table.shape[0]:  # ids of padding rows are out of range, too
+        wanted = jnp.where(wanted < number, wanted, table.shape[0])
     if (found := _tape_of(table)) is not None:
         tape, number = found
         return tape.look_up(number, wanted)
@@ -215,16 +227,18 @@ def lookup_in(owner: Any, name: str, ids: Any) -> Float[Array, "..."]:
 
 def whole(owner: Any, name: str) -> Array:
     """All rows of the table that is an attribute of a module, settled where an exact optimizer trains it."""
-    table, slow = getattr(owner, name), lagging(owner, name)
-    # Inside ``value_and_grad`` a table that is used whole is settled already.
-    return table[...] if slow is None or is_differentiated(table) else slow.whole()
+    table, slow, found = getattr(owner, name), lagging(owner, name), _tape_of(getattr(owner, name))
+    # Inside ``value_and_grad`` a table that has a dense gradient is settled already.
+    is_settled = slow is None or (found is not None and found[1] in found[0].dense)
+    return jnp.asarray(table[...]) if slow is None or is_settled else slow.whole()
 
 
 def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
     """Rows of an array; zeros where an id is -1, NaN where it is out of range."""
     # A negative index would count from the end.
-    rows = table.at[jnp.where(ids < 0, table.shape[0], ids)].get(mode="fill", fill_value=jnp.nan)
-    return jnp.where((ids == -1).reshape(ids.shape + (1,) * (table.ndim - 1)), 0, rows).astype(table.dtype)
+    rows = table.at[jnp.where(ids < 0, table.shape[0], ids)].get(mode="fill", fill_value=0)
+    wrong = ((ids < -1) | (ids >= table.shape[0])).reshape(ids.shape + (1,) * (table.ndim - 1))
+    return jnp.where(wrong, _nan(wrong, table.dtype), rows)
 
 
 def _read(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
@@ -234,9 +248,14 @@ def _read(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array
     """
     inside = (ids >= 0) & (ids < table.shape[0])
     rows = table.at[jnp.where(inside, ids, 0)].get(mode="promise_in_bounds")
-    outside = jnp.where(ids == -1, 0, jnp.nan).astype(table.dtype)
+    outside = _nan((ids < -1) | (ids >= table.shape[0]), table.dtype)
     per_row = ids.shape + (1,) * (table.ndim - 1)
     return jnp.where(inside.reshape(per_row), rows, outside.reshape(per_row))
+
+
+def _nan(where: Bool[Array, "..."], dtype: Any) -> Array:
+    """NaN there and 0 elsewhere: none where all ids are right, or ``jax_debug_nans`` would stop a healthy model."""
+    return jnp.where(where, jnp.nan, 0).astype(dtype)
 
 
 def all_finite(rows: Float[Array, "..."]) -> Bool[Array, ""]:
@@ -310,9 +329,5 @@ def _tape_of(marked: Any) -> tuple[Tape, Any] | None:
     return next(((tape, mark.name) for tape in reversed(_ACTIVE.tapes) if tape.token == mark.token), None)
 
 
-def _array(table: AnyTable) -> Array:
-    if isinstance(table, Lagging):
-        table = table.table
-    if isinstance(table, TableView):
-        return table.array
-    return table[...] if isinstance(table, Table) else jnp.asarray(table)
+def _array(table: Table | TableView | Array | np.ndarray) -> Array:
+    return jnp.asarray(table[...] if isinstance(table, Table | TableView) else table)

@@ -1,9 +1,10 @@
 """Slots: what an exact optimizer keeps of a table, beside the table, so that whoever reads rows can settle them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Int
 
@@ -46,7 +47,7 @@ class Lagging:
 
     def whole(self) -> Array:
         """All rows, up to date."""
-        return self.rule.settle(self.state, self.table[...], _is_spread(self.table))[1]
+        return self.rule.settle(self.state, jnp.asarray(self.table[...]), _is_spread(self.table))[1]
 
 
 def lagging(owner: Any, name: str) -> Lagging | None:
@@ -114,20 +115,42 @@ def settle(model: nnx.Module, *, donate: bool = False) -> None:
     _settle(model, None, donate)
 
 
+def slots_of_tables(node: Any) -> dict[int, Slots]:
+    """All slots within a node, by the ``id`` of their table.
+
+    Not by paths: of a table and of its slots that modules share, the first paths may be in different modules.
+    """
+    return {id(table): slots for table, slots in _tables_and_slots(node)}
+
+
+def slot_paths(model: nnx.Module) -> list[tuple[Any, ...]]:
+    """Where an exact optimizer puts slots, one path for each attribute that is a table."""
+    return [
+        (*path, f"{name}{SUFFIX}")
+        for path, owner in nnx.iter_graph(model)
+        for name, value in _attributes(owner)
+        if isinstance(value, Table)
+    ]
+
+
+def _tables_and_slots(node: Any) -> Iterator[tuple[Table, Slots]]:
+    for _, owner in nnx.iter_graph(node):
+        for name, slots in list(_attributes(owner)) if isinstance(owner, nnx.Module) else ():
+            if isinstance(slots, Slots):
+                yield getattr(owner, name.removesuffix(SUFFIX)), slots
+
+
 def _settle(model: nnx.Module, chosen: set[int] | None, donate: bool) -> set[int]:
     """Settles all tables, or those whose ``id`` is chosen; returns the ``id`` of their slots."""
     done: set[int] = set()
-    for _, owner in nnx.iter_graph(model):
-        for name, slots in list(_attributes(owner)):
-            if not isinstance(slots, Slots) or id(slots) in done:
-                continue
-            table = getattr(owner, name.removesuffix(SUFFIX))
-            if chosen is None or id(table) in chosen:
-                done.add(id(slots))
-                settled = _settled_in_place if donate else _settled
-                state, rows = settled(rule_of(slots), _is_spread(table), slots.get_value(), table[...])
-                slots.set_value(state)
-                table.set_value(rows)
+    for table, slots in _tables_and_slots(model):
+        if id(slots) not in done and (chosen is None or id(table) in chosen):
+            done.add(id(slots))
+            settled = _settled_in_place if donate else _settled
+            slow = Lagging(table, slots.get_value(), rule_of(slots))
+            state, rows = settled(slow.rule, _is_spread(table), slow.state, table[...])
+            slots.set_value(state)
+            table.set_value(rows)
     return done
 
 

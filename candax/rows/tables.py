@@ -131,9 +131,16 @@ def placement(mesh: Mesh | None, axis: str, num_shards: int | None, num_classes:
     return Placement(number, mesh, axis)
 
 
-def table_of(values: Array, where: Placement | None) -> Table:
+def table_of(values: Array | np.ndarray, where: Placement | None) -> Table:
     """A table of these rows, placed where ``where`` says."""
-    return Table(values) if where is None else Table(where.place(values), placement=where)
+    values = jnp.asarray(values)
+    return Table(values) if where is None else Table(where.place(values), placement=where, num_rows=values.shape[0])
+
+
+def num_rows(table: Any) -> int:
+    """Rows of a table or an array, without the padding behind them."""
+    padded = table.shape[0]
+    return table.get_metadata("num_rows", padded) if isinstance(table, Table) else padded
 
 
 @checked
@@ -159,8 +166,9 @@ def shard(node: nnx.Module, mesh: Mesh | None = None, *, axis: str = "classes", 
         if isinstance(table, Table) and placement_of(table) is None:
             where = placement(mesh, axis, num_shards, table.shape[0])
             if where is not None:
-                table.set_value(where.place(table[...]))
                 table.set_metadata("placement", where)
+                table.set_metadata("num_rows", table.shape[0])
+                table.set_value(where.place(table[...]))
 
 
 def placement_of(table: Any) -> Placement | None:

@@ -50,7 +50,8 @@ def check(
 
     def checked(of: Any, ids: Any, number: Any) -> None:
         if not isinstance(ids, jax.core.Tracer):  # they are traced in transformations inside the model
-            check_ids(ids, number, names.get(id(of), "labels" if of == "labels" else "ids of a table"))
+            is_labels = isinstance(of, str) and of == "labels"
+            check_ids(ids, number, names.get(id(of), "labels" if is_labels else "ids of a table"))
 
     with checking_ids(checked):
         copy(*inputs) if call is None else call(copy, *inputs)

@@ -19,6 +19,7 @@ from candax.checks import checked
 from candax.files import naming
 from candax.models.head import Head
 from candax.rows.differentiate import name_of
+from candax.rows.slots import slot_paths
 from candax.training import agreement
 from candax.training.digests import digests
 
@@ -152,7 +153,8 @@ class Checkpoints:
     def restore(self, model: nnx.Module, optimizer: Any, step: int | None = None) -> About:
         """Puts the newest checkpoint, or that of a step, into a model and its optimizer, on the devices these use.
 
-        Where the optimizer is None, its arrays in the checkpoint are not read.
+        Where the optimizer is None, its arrays in the checkpoint are not read, nor the slots that an exact one has put
+        beside the model's tables: what is saved is settled.
 
         Raises:
             ValueError: where there is no checkpoint, or one that is damaged, of another model or of another run.
@@ -162,7 +164,12 @@ class Checkpoints:
         wanted = _shapes(arrays)
         found = about["arrays"]
         if optimizer is None:
-            found = {name: shape for name, shape in found.items() if name.startswith(f"{_MODEL}/")}
+            slots = tuple(f"{_MODEL}/{'/'.join(map(str, path))}/" for path in slot_paths(model))
+            found = {
+                name: shape
+                for name, shape in found.items()
+                if name in wanted or (name.startswith(f"{_MODEL}/") and not name.startswith(slots))
+            }
         self._check_arrays(found, wanted)
         put(self._read(step, about, jax.tree.map(ocp.utils.to_shape_dtype_struct, arrays)))
         return About(step, about["position"], about["validation"], about["heads"])
@@ -277,6 +284,7 @@ def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any
     nodes = {_MODEL: model} if optimizer is None else {_MODEL: model, _OPTIMIZER: optimizer}
     state = nnx.state(nodes)
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+    leaves = [(path, _as_array(leaf)) for path, leaf in leaves]
     names = [_name(path) for path, _ in leaves]
     assert len(set(names)) == len(names)
 
@@ -290,6 +298,11 @@ def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any
 def _name(path: Any) -> str:
     attribute = jax.tree_util.GetAttrKey("value")  # of each variable
     return jax.tree_util.keystr(tuple(key for key in path if key != attribute), simple=True, separator="/")
+
+
+def _as_array(leaf: Any) -> Any:
+    """A leaf, which may be one of Python's numbers, as it is saved."""
+    return leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.asarray(leaf)
 
 
 def _plain(leaf: Any) -> jax.Array:

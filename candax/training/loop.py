@@ -55,9 +55,11 @@ def fit(
     """Trains a model of your own that has a ``cx.Head``; ``cx.value_and_grad`` and ``cx.Optimizer`` in a loop.
 
     With a ``folder``, metrics go to ``metrics.jsonl`` and checkpoints to ``checkpoints/``; where the folder already
-    holds a checkpoint, training goes on from it, and the result is bit for bit that of an unbroken run. Records hold
-    ``step``, ``seconds`` (training alone: without compilation, validation and checkpoints), ``loss`` and what
-    ``loss_fn`` returned beside it (means since the last record), and ``examples_per_s``; records of the validation
+    holds a checkpoint, training goes on from it, and the result is bit for bit that of an unbroken run. (With an exact
+    optimizer, such as ``cx.rows.exact_adam``, that is so where the unbroken run writes a checkpoint at the same step:
+    saving settles all rows, and rows that take their missed steps in two parts are rounded once more, by some 1e-7.)
+    Records hold ``step``, ``seconds`` (training alone: without compilation, validation and checkpoints), ``loss`` and
+    what ``loss_fn`` returned beside it (means since the last record), and ``examples_per_s``; records of the validation
     hold ``step``, ``seconds`` and its numbers. Learning-rate schedules are optax's, in the optimizer.
 
     The first Ctrl-C or SIGTERM lets the step end, writes a checkpoint and raises ``cx.training.Interrupted``, a

@@ -21,7 +21,7 @@ from candax.rows.exact import Exact
 from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
 from candax.rows.lookups import all_finite
 from candax.rows.rounding import Rounding
-from candax.rows.slots import SUFFIX, Slots, attach, detach
+from candax.rows.slots import Slots, attach, detach, slots_of_tables
 from candax.rows.tables import Placement, Table, placement_of
 
 # The path of a variable within a model.
@@ -36,13 +36,15 @@ class Optimizer(nnx.Pytree):
     not decay, and weight decay does not act on a row until it is used again. (``tables=cx.rows.exact_adamw(...)`` and
     the like give the result of the dense optimizer: they bring rows up to date when these are read, and keep what they
     need for that beside the table, as in ``head.vectors_slots``.) Samplers that follow the class vectors or learn from
-    labels are brought up to date. Where the loss, a row looked up or the gradients' norm is not finite, nothing at all
-    is written, and ``skipped`` counts one step more.
+    labels are brought up to date, by the optimizer that trains these class vectors. Where the loss, a row looked up or
+    the gradients' norm is not finite, nothing at all is written, and ``skipped`` counts one step more.
 
     Labels and masks by path (``optax.multi_transform``, the ``mask`` of weight decay) are resolved on all parameters
     and tables together; a table has its own name there, but is a stand-in of one number. A table that modules share has
     one name, that of its first path in alphabetical order: ``head.vectors`` for a head tied to ``words.embedding``. To
-    freeze a table, give it ``optax.set_to_zero()`` or leave it out of ``wrt``.
+    freeze a table, give it ``optax.set_to_zero()`` or leave it out of ``wrt``. A sampler of class vectors that are left
+    out does not learn from labels either: so two optimizers may share a model and the gradients of a step, one of the
+    body and one of the head.
 
     Args:
         model: to be trained.
@@ -145,7 +147,8 @@ class Optimizer(nnx.Pytree):
         self.params_state.set_value(jax.tree.map(kept, new_state, old_state))
 
         updated = self._update_tables(model, tables, grads.rows, ok)
-        follow(model, tables, grads, updated, ok)
+        trained = {path for path, _ in nnx.to_flat_state(params)} | tables.keys()
+        follow(model, trained, grads, updated, ok)
         self.step[...] = self.step[...] + 1
         self.skipped[...] = self.skipped[...] + (~ok).astype(jnp.uint32)
 
@@ -169,20 +172,19 @@ class Optimizer(nnx.Pytree):
         states = {name: of.get_value() for name, of in slots.items()} or dict(self.table_states.get_value())
         for number, (path, table) in enumerate(sorted(tables.items(), key=lambda item: name_of(item[0]))):
             name = name_of(path)
-            if name not in rows:
-                if not self.exact:
-                    continue
-                rows = {**rows, name: RowGradients.none(table[...])}  # exact ones count this step too
             by_rows = self.by_rows[path]
             _check_size(name, by_rows, table, states[name])
+            # A table that the step has not used counts it too: schedules go on, and averages and exact rows follow.
+            of_rows = rows[name] if name in rows else RowGradients.none(table[...])
             of_table = jax.random.fold_in(key, number)
-            done = by_rows.update(rows[name], states[name], table[...], key=of_table, write=ok)
+            done = by_rows.update(of_rows, states[name], table[...], key=of_table, write=ok)
             if (place := placement_of(table)) is not None:
                 new_table, state = _placed((done.table, done.state), table.shape[0], place)
                 done = done._replace(table=new_table, state=state)
             table.set_value(done.table)
             states[name] = done.state
-            updated[name] = done
+            if name in rows:
+                updated[name] = done
         for name, of in slots.items():
             of.set_value(states[name])
         if not self.exact:
@@ -207,10 +209,10 @@ class Optimizer(nnx.Pytree):
         """What an exact optimizer has put beside each table, by the table's name."""
         if not self.exact:
             return {}
-        variables = dict(nnx.iter_graph(model))
-        paths = {name_of(path): (*path[:-1], f"{path[-1]}{SUFFIX}") for path in self._split(model)[1]}
-        found = {name: slots for name, path in paths.items() if isinstance(slots := variables.get(path), Slots)}
-        if missing := sorted(paths.keys() - found.keys()):
+        tables = {name_of(path): table for path, table in self._split(model)[1].items()}
+        of_tables = slots_of_tables(model)
+        found = {name: of_tables[id(table)] for name, table in tables.items() if id(table) in of_tables}
+        if missing := sorted(tables.keys() - found.keys()):
             raise ValueError(
                 f"expected the model that this optimizer was made for, got one without slots beside {missing}: make "
                 "the optimizer after the model is whole, and of this model."
@@ -333,14 +335,21 @@ def _check_size(name: str, by_rows: Rowwise, table: Table, state: PyTree) -> Non
 
 
 def follow(
-    model: nnx.Module, tables: dict[Path, Table], grads: Gradients, updated: dict[str, RowUpdate], ok: Bool[Array, ""]
+    model: nnx.Module, trained: set[Path], grads: Gradients, updated: dict[str, RowUpdate], ok: Bool[Array, ""]
 ) -> None:
-    """Brings the samplers of all heads up to date with the rows that have changed and with the draws of the step."""
-    name_by_table = {id(table): name_of(path) for path, table in tables.items()}
+    """Brings samplers up to date with the rows that have changed and with the draws of the step.
+
+    Those of heads whose class vectors are trained here: where several optimizers share the gradients of a step, each
+    sampler must learn of it once.
+    """
+    names = {id(node): name_of(path) for path, node in nnx.iter_graph(model) if path in trained}
     for path, head in nnx.iter_graph(model):
         if not isinstance(head, Head) or head.sampler is None or head.sampler.update is no_update:
             continue
-        rows = updated.get(name_by_table.get(id(head.vectors), ""))
+        vectors = _first_param(head)
+        if vectors is not None and id(vectors) not in names:
+            continue
+        rows = updated.get(names.get(id(head.vectors), ""))
         draws = grads.draws.get(name_of(path))
         if rows is None and draws is None:
             continue
@@ -353,6 +362,13 @@ def follow(
             ids, new = rows.ids, rows.rows
         key, query = _query(head, classes, draws, ok)
         state.set_value(head.sampler.update(state.get_value(), key, query, ids, new))
+
+
+def _first_param(head: Head) -> Any:
+    """The table of a head's class vectors; where they are computed the first parameter of it all, None without any."""
+    if isinstance(head.vectors, Table):
+        return head.vectors
+    return next((node for _, node in nnx.iter_graph(head) if isinstance(node, nnx.Param)), None)
 
 
 def _query(head: Head, classes: Classes, draws: Any, ok: Bool[Array, ""]) -> tuple[Array, Query]:
@@ -372,8 +388,9 @@ def _whole(params: PyTree, tables: dict[Path, Table]) -> PyTree:
 
 
 def _arrays(state: PyTree) -> PyTree:
-    """A state of arrays instead of variables."""
-    return jax.tree.map(lambda leaf: leaf.get_value(), state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    """A state of arrays instead of variables, which may hold Python's numbers."""
+    is_variable = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731
+    return jax.tree.map(lambda leaf: jax.tree.map(jnp.asarray, leaf.get_value()), state, is_leaf=is_variable)
 
 
 def _shapes(params: PyTree, tables: dict[Path, Table]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

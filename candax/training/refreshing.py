@@ -1,6 +1,5 @@
 """Rebuilding the samplers of a model's heads when their schedules say so."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from candax.models.head import INIT, Head, Refreshes
 
 
 @checked
-def refresh(model: nnx.Module, step: int) -> bool:
+def refresh(model: nnx.Module, step: int, *, donate: bool = False) -> bool:
     """Rebuilds the samplers of a model's heads that are due at this step; to be called on the host, before each step.
 
     It is a compiled call of its own: inside the training step, every step would need the memory of a rebuild.
@@ -21,6 +20,7 @@ def refresh(model: nnx.Module, step: int) -> bool:
     Args:
         model: a module with heads anywhere in it.
         step: of training, from 0; ``sampler.schedule(step)`` decides. Samplers without a schedule are never due.
+        donate: reuse the memory of the samplers' states. Not where others hold them too, as clones of the model do.
 
     Returns:
         Whether any head was refreshed.
@@ -39,23 +39,27 @@ def refresh(model: nnx.Module, step: int) -> bool:
         raise ValueError(f"expected step >= 0, got {step}.")
     for _, head in nnx.iter_graph(model):
         if isinstance(head, Head) and head.sampler is not None and head.sampler.schedule(step):
-            _refresh_head(head)
+            _refresh_head(head, donate)
             done = True
     return done
 
 
-def _refresh_head(head: Head) -> None:
+def _refresh_head(head: Head, donate: bool) -> None:
     if isinstance(head.vectors, ComputedVectors) and head.vectors.snapshot is not None:
         head.vectors.keep()
     classes, state = head.classes(), head.state
     assert head.sampler is not None
     assert state is not None
-    new = _refreshed(head.sampler, state.get_value(), head.step_key(), classes)
+    refreshed = _refreshed_in_place if donate else _refreshed
+    new = refreshed(head.sampler, state.get_value(), head.step_key(), classes)
     of_classes = {id(leaf) for leaf in jax.tree.leaves(classes)}
     # An array of the classes that the sampler keeps as it is would be donated twice by the next step: copy it.
     state.set_value(jax.tree.map(lambda leaf: leaf.copy() if id(leaf) in of_classes else leaf, new))
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
-def _refreshed(sampler: Sampler, state: State, key: KeyArray, classes: Classes) -> Any:
+def _refresh(sampler: Sampler, state: State, key: KeyArray, classes: Classes) -> Any:
     return sampler.refresh(state, jax.random.fold_in(key, INIT), classes)
+
+
+_refreshed = jax.jit(_refresh, static_argnums=0)
+_refreshed_in_place = jax.jit(_refresh, static_argnums=0, donate_argnums=1)

@@ -111,7 +111,7 @@ class Trainer:
         graph, self.arrays = nnx.split((self.model, self.optimizer))
         seen: set[int] = set()
         # An array under two variables would be donated twice.
-        self.arrays = jax.tree.map(lambda leaf: leaf.copy() if _again(leaf, seen) else leaf, self.arrays)
+        self.arrays = jax.tree.map(lambda leaf: _copied(leaf) if _again(leaf, seen) else leaf, self.arrays)
         self._graph = Graph(graph)
         self._known = True
 
@@ -139,7 +139,7 @@ class Trainer:
         Refreshes.called = True  # also where no sampler is due yet
         if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
             self.synchronise()
-            refresh(self.model, step)
+            refresh(self.model, step, donate=True)
             self.reload()
 
     def place(self, batch: Any) -> Any:
@@ -153,7 +153,12 @@ def _own(nodes: Any) -> None:
     """Copies the arrays of all variables, one after the other: the step frees them, and others may hold them too."""
     for _, variable in nnx.iter_graph(nodes):
         if isinstance(variable, nnx.Variable):
-            variable.set_value(jax.tree.map(lambda leaf: leaf.copy(), variable.get_value()))
+            variable.set_value(jax.tree.map(_copied, variable.get_value()))
+
+
+def _copied(leaf: Any) -> Array:
+    """An array of its own, of Python's numbers and NumPy's arrays too."""
+    return leaf.copy() if isinstance(leaf, jax.Array) else jnp.array(leaf)
 
 
 def _again(leaf: Any, seen: set[int]) -> bool:

@@ -337,3 +337,59 @@ def test_an_optimizer_of_another_model_is_refused():
     _, grads = cx.value_and_grad(lambda model: model.loss(jnp.ones((2, 4)), jnp.arange(2)))(model)
     with pytest.raises(ValueError, match=r"with vectors of shape \[rows, 8\], got one with \[rows, 4\]"):
         optimizer.update(model, grads)
+
+
+@pytest.fixture
+def debug_nans():
+    jax.config.update("jax_debug_nans", True)
+    yield
+    jax.config.update("jax_debug_nans", False)
+
+
+def test_debug_nans_stops_no_healthy_model(debug_nans):
+    model = Model(nnx.Rngs(0))
+    optimizer = cx.Optimizer(model, optax.sgd(jnp.float32(0.1)))
+    padded = np.where(LABELS == 2, -1, LABELS)
+    assert np.isfinite(model(padded)).all()
+    loss, grads = cx.value_and_grad(lambda model: model.head.loss(model(padded), padded))(model)
+    optimizer.update(model, grads)
+    assert np.isfinite(float(loss))
+    # Of a shape that was not looked up before: JAX looks at the results of an operation when it is compiled.
+    wrong = np.array([CLASSES, 1])
+    with pytest.raises(FloatingPointError):
+        cx.value_and_grad(lambda model: jnp.sum(model(wrong)))(model)
+
+
+def test_ids_of_padding_rows_are_out_of_range():
+    words = cx.Embed(10, 2, num_shards=4, rngs=nnx.Rngs(0))
+    assert words.embedding.shape == (12, 2)
+    ids = np.array([9, -1, 10, 11, 12])
+    wanted = [False, False, True, True, True]
+    np.testing.assert_array_equal(np.isnan(words(ids)).all(axis=1), wanted)
+    inside = cx.value_and_grad(lambda words: (jnp.sum(words(ids[:2])), words(ids)), has_aux=True)(words)[0][1]
+    np.testing.assert_array_equal(np.isnan(inside).all(axis=1), wanted)
+    with pytest.raises(ValueError, match=r"ids of embedding in 0 \.\.\. 9 .*got 11"):
+        cx.check(words, np.array([11]))
+    with pytest.raises(ValueError, match="at least 11 rows"):
+        cx.Head(11, table=words, sampler=UNIFORM, rngs=nnx.Rngs(0))
+    plain = cx.Embed(10, 2, rngs=nnx.Rngs(0))
+    cx.rows.shard(plain, num_shards=4)
+    np.testing.assert_array_equal(np.isnan(plain(ids)).all(axis=1), wanted)
+
+
+def test_tables_may_hold_arrays_of_numpy(model):
+    wanted, _ = cx.value_and_grad(model_loss)(nnx.clone(model))
+    nnx.update(model, jax.tree.map(np.asarray, nnx.state(model)))
+    assert isinstance(model.words.embedding.get_value(), np.ndarray)
+    cx.check(model, LABELS, call=model_loss)
+    rows, best = model(LABELS), model.head.top_k(EMBEDDINGS, 2)[1]
+    assert isinstance(rows, jax.Array)
+    assert best.shape == (2, 3, 2)
+    optimizer = cx.Optimizer(model, optax.adam(0.1))
+    loss, grads = cx.value_and_grad(model_loss)(model)
+    optimizer.update(model, grads)
+    assert float(loss) == float(wanted)
+    made = cx.Embed(9, 2, embedding_init=lambda key, shape, dtype: np.ones(shape, dtype), rngs=nnx.Rngs(0))
+    cx.check(made, np.arange(9))
+    made.embedding.set_value(np.zeros((9, 2), np.float32))
+    assert np.all(made(np.arange(3)) == 0)

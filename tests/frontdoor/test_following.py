@@ -157,3 +157,39 @@ def test_samplers_follow_training_as_they_do_in_fit(name, run):
             np.testing.assert_array_equal(leaf, other)
     start = jax.tree.leaves(make_head(name).state.get_value())
     assert any(np.any(leaf != old) for leaf, old in zip(leaves, start, strict=True))
+
+
+def test_a_refresh_leaves_copies_of_the_head_alive():
+    head = cx.Head(NUM, DIM, sampler=cx.samplers.every(SAMPLERS["lsh"], 1), rngs=nnx.Rngs(0))
+    copy, state = nnx.clone(head), nnx.state(head)
+    assert cx.refresh(head, 1)
+    assert np.isfinite(float(copy.loss(jnp.ones((2, DIM)), jnp.arange(2))))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    old = jax.tree.leaves(head.state.get_value())
+    assert cx.refresh(head, 1, donate=True)
+    assert any(leaf.is_deleted() for leaf in old)
+
+
+class BodyAndHead(nnx.Module):
+    def __init__(self):
+        self.body = nnx.Linear(DIM, DIM, rngs=nnx.Rngs(0))
+        self.head = make_head("learned_unigram")
+
+
+@pytest.mark.parametrize("parts", [(), ("body", "head"), ("body",)], ids=str)
+def test_a_sampler_learns_once_of_a_step_that_several_optimizers_share(parts):
+    """From the optimizer that trains the class vectors; where none does, not at all."""
+    model = BodyAndHead()
+    filters = [nnx.All(nnx.Param, nnx.PathContains(part)) for part in parts] or [nnx.Param]
+    optimizers = [cx.Optimizer(model, optimizer(), wrt=wrt) for wrt in filters]
+    one, before = batches()[0], jax.tree.map(np.asarray, model.head.state.get_value())
+
+    @nnx.jit
+    def train_step(model, optimizers):
+        _, grads = cx.value_and_grad(lambda model: model.head.loss(model.body(one.embeddings), one.labels))(model)
+        for of_part in optimizers:
+            of_part.update(model, grads)
+
+    train_step(model, optimizers)
+    learned = int(model.head.state.get_value().seen - before.seen)
+    assert learned == (0 if parts == ("body",) else len(one.labels))

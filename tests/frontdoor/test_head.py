@@ -367,3 +367,65 @@ def test_a_large_table_is_drawn_in_parts_from_the_same_distribution(dim, dtype, 
     np.testing.assert_allclose(columns.std(axis=1), 1, atol=5 / 4000**0.5)
     between = columns @ columns.T / 2000 - np.eye(dim)
     assert np.abs(between - np.diag(np.diag(between))).max() < 6 / 2000**0.5
+
+
+LSH = cx.samplers.lsh(hash=cx.samplers.simhash(), num_tables=2, num_hashes=2, budget=8, fill="uniform", num_fill=4)
+
+
+class Shared(nnx.Module):
+    """Two heads over one table."""
+
+    def __init__(self, sampler):
+        counts = np.arange(1, CLASSES + 1)
+        self.first = cx.Head(CLASSES, DIM, sampler=UNIFORM, rngs=nnx.Rngs(0))
+        self.other = cx.Head(CLASSES, table=self.first, sampler=sampler, counts=counts, rngs=nnx.Rngs(1))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "tables"), [(UNIFORM, None), (LSH, cx.rows.exact_adam(0.1))], ids=["lazy", "exact"]
+)
+def test_other_heads_of_a_table_that_grows_stay_as_they_are(sampler, tables):
+    model = Shared(sampler)
+    optimizer = cx.Optimizer(model, optax.adam(0.1), tables=tables)
+
+    @nnx.jit
+    def step(model, optimizer):
+        loss = lambda model: model.first.loss(H, LABELS) + model.other.loss(H, LABELS)  # noqa: E731
+        value, grads = cx.value_and_grad(loss)(model)
+        optimizer.update(model, grads)
+        return value, grads
+
+    step(model, optimizer)
+    before = jax.tree.map(np.asarray, (model.other(H), model.other.log_prob(H, LABELS), model.other.top_k(H, 3)))
+    model.first.grow(60, rngs=nnx.Rngs(3))
+    after = (model.other(H), model.other.log_prob(H, LABELS), model.other.top_k(H, 3))
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-5), after, before)
+    model.other.eval()
+    assert np.isfinite(float(model.other.loss(H, LABELS)))
+    model.other.train()
+    optimizer.grow(model)
+    value, grads = step(model, optimizer)
+    assert np.isfinite(float(value))
+    assert isinstance(grads.rows["other.biases"], cx.rows.RowGradients)
+    assert model.other.biases.shape == (CLASSES,)
+    biases = model.other.classes().biases[:CLASSES]
+    model.other.grow(55, counts=np.arange(1, 56), rngs=nnx.Rngs(4))  # within the table, as it is by now
+    np.testing.assert_allclose(model.other.biases[:CLASSES], biases, rtol=1e-5)
+    np.testing.assert_allclose(model.other.biases[CLASSES:55], np.log(np.arange(52, 57) / (55 * 58 / 2)), rtol=1e-5)
+    assert model.other.biases.shape == (60,)
+
+
+def test_rows_without_a_class_have_no_part_in_the_log_prior():
+    words = cx.Embed(200, DIM, rngs=nnx.Rngs(0))
+    counts = jnp.full(CLASSES, 9)
+    head = cx.Head(CLASSES, table=words, counts=counts, sampler=cx.samplers.unigram(8), rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(head.biases[:CLASSES], -np.log(CLASSES), rtol=1e-6)
+    sharded = cx.Head(CLASSES, DIM, counts=counts, num_shards=4, sampler=cx.samplers.unigram(8), rngs=nnx.Rngs(0))
+    assert sharded.biases.shape == (52,)
+    np.testing.assert_allclose(sharded.biases[:CLASSES], -np.log(CLASSES), rtol=1e-6)
+
+
+def test_counts_are_copied_from_the_user():
+    counts = jnp.ones(CLASSES)
+    head = make_head(counts=counts, sampler=cx.samplers.unigram(8))
+    assert head.counts[...].unsafe_buffer_pointer() != counts.unsafe_buffer_pointer()

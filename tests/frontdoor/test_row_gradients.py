@@ -274,3 +274,14 @@ def test_a_table_of_plain_arrays_that_is_used_whole_has_the_dense_gradient():
     np.testing.assert_allclose(grads.rows[0], of_tables[0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(models.scattered(grads.rows[1]), of_tables[1], rtol=1e-6)
     assert grads.rows[2].ids.shape == (0,)
+
+
+def test_ids_found_in_the_whole_table_leave_row_gradients():
+    """As for hard negatives: there is no gradient through integers."""
+
+    def loss(model, batch):
+        ids = model.head.top_k(model(batch.tokens), 3)[1]
+        return jnp.sum(jnp.sin(cx.rows.lookup(model.head.vectors, ids)))
+
+    grads = assert_dense_gradients(models.lm(), loss, batch())
+    assert isinstance(grads.rows["head.vectors"], RowGradients)

@@ -49,3 +49,58 @@ def test_an_optimizer_without_averages_is_refused():
         cx.training.averaged_model(head, cx.Optimizer(head, optax.adam(0.1)))
     with pytest.raises(ValueError, match="decay between 0 and 1, got 1"):
         cx.rows.averaged(optax.adam(0.1), 1)
+
+
+class TwoTables(nnx.Module):
+    """Of which each step uses one."""
+
+    def __init__(self):
+        self.first, self.second = (cx.Embed(4, 2, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+
+
+def one_table(model, name):
+    return jnp.sum(getattr(model, name)(jnp.arange(4)))
+
+
+@nnx.jit(static_argnames="name")
+def step_of_one(model, optimizer, name):
+    optimizer.update(model, cx.value_and_grad(lambda model: one_table(model, name))(model)[1])
+
+
+@pytest.mark.parametrize("make", [optax.sgd, cx.rows.adding_sgd])
+def test_schedules_go_on_in_steps_that_do_not_use_a_table(make):
+    model = TwoTables()
+    optimizer = cx.Optimizer(model, make(lambda count: 1.0 * (count < 1)))
+    before = np.asarray(model.second.embedding[...])
+    step_of_one(model, optimizer, "first")
+    step_of_one(model, optimizer, "second")
+    np.testing.assert_array_equal(model.second.embedding[...], before)
+
+
+def test_averages_go_on_in_steps_that_do_not_use_a_table():
+    model = TwoTables()
+    optimizer = cx.Optimizer(model, cx.rows.averaged(optax.sgd(1.0), 0.5))
+    before = np.asarray(model.second.embedding[...])
+    for name in ("second", "first", "first", "first"):
+        step_of_one(model, optimizer, name)
+    average = cx.training.averaged_model(model, optimizer).second.embedding[...]
+    np.testing.assert_allclose(average, before - 1 + 0.5**4, atol=1e-6)
+
+
+def test_a_table_that_a_step_does_not_use_costs_nothing():
+    def scratch(num_rows):
+        model = TwoTables()
+        model.second = cx.Embed(num_rows, 2, rngs=nnx.Rngs(1))
+        graph, state = nnx.split((model, cx.Optimizer(model, cx.rows.averaged(optax.adam(0.1), 0.5))))
+
+        def step(state):
+            model, optimizer = nnx.merge(graph, state)
+            optimizer.update(model, cx.value_and_grad(lambda model: one_table(model, "first"))(model)[1])
+            return nnx.state((model, optimizer))
+
+        compiled = jax.jit(step, donate_argnums=0).lower(state).compile()
+        large = [line for line in compiled.as_text().splitlines() if f"[{num_rows}" in line and " = " in line]
+        assert all(" parameter(" in line or " tuple(" in line for line in large), large
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert scratch(10**3 + 7) == scratch(10**5 + 7)

@@ -365,3 +365,53 @@ def test_optimizers_made_alike_are_compiled_once():
     for _ in range(2):
         step(model, cx.Optimizer(model, adam, tables=exact.exact_adam(0.01)))
     assert traced == [1]
+
+
+def test_a_table_and_its_slots_may_have_their_first_paths_in_different_modules():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.words = cx.rows.Table(jnp.ones((20, 4)))
+            self.words_head = cx.Head(20, table=self.words, sampler=cx.samplers.uniform(5), rngs=nnx.Rngs(0))
+
+    model = Model()
+    optimizer = cx.Optimizer(model, optax.adam(0.1), tables=exact.exact_adam(0.1))
+    paths = [
+        path for path, variable in nnx.iter_graph(model) if variable is model.words or variable is model.words_slots
+    ]
+    assert sorted(paths) == [("words",), ("words_head", "vectors_slots")]
+    ids = jnp.arange(3)
+
+    @nnx.jit
+    def step(model, optimizer):
+        loss_fn = lambda model: model.words_head.loss(lookup(model.words, ids), ids)  # noqa: E731
+        optimizer.update(model, cx.value_and_grad(loss_fn)(model)[1])
+
+    for _ in range(2):
+        step(model, optimizer)
+    assert int(model.words_slots.get_value().step) == 2
+
+
+def test_a_whole_table_without_a_gradient_is_settled_too():
+    model, _, _ = trained(exact_adamw(), steps=10)
+    h = jnp.ones((1, models.DIM))
+
+    def loss_fn(model):
+        best = model.head.top_k(h, 3)
+        return jnp.sum(model.words(jnp.arange(2))), (jax.lax.stop_gradient(best[0]), best[1])
+
+    (_, (scores, ids)), grads = cx.value_and_grad(loss_fn, has_aux=True)(model)
+    assert set(grads.rows) == {"words.embedding"}
+    wanted, wanted_ids = model.head.top_k(h, 3)
+    np.testing.assert_array_equal(ids, wanted_ids)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+
+
+def test_biases_of_classes_that_are_added_take_no_steps_from_before():
+    words = cx.Embed(30, 4, rngs=nnx.Rngs(0))
+    head = cx.Head(20, table=words, sampler=cx.samplers.uniform(5), counts=np.ones(20), rngs=nnx.Rngs(1))
+    optimizer = cx.Optimizer(head, optax.sgd(0.1), tables=exact.exact_adamw(0.1, weight_decay=0.5))
+    ids = jnp.arange(3)
+    for _ in range(3):
+        optimizer.update(head, cx.value_and_grad(lambda head: head.loss(jnp.ones((3, 4)), ids))(head)[1])
+    head.grow(25, counts=np.ones(25), rngs=nnx.Rngs(2))
+    np.testing.assert_allclose(head.classes().biases[20:25], np.log(1 / 25), rtol=1e-6)

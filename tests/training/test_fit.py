@@ -15,6 +15,7 @@ import candax as cx
 from candax.training import feed
 from candax.training.validation import numbers
 from tests.training.fitting import (
+    ADAM,
     DIM,
     NUM,
     SIZE,
@@ -295,3 +296,32 @@ def test_a_run_of_whole_epochs_that_is_over_is_returned_as_it_is(kind, tmp_path)
     assert (first.step, again.step) == (6, 6)
     longer = fit(kind(pairs(3)), **{**options, "num_epochs": 3})
     assert longer.step == 9
+
+
+def test_a_model_that_an_exact_optimizer_has_trained_is_loaded_without_it(tmp_path):
+    model = Model()
+    optimizer = cx.Optimizer(model, ADAM, tables=cx.rows.exact_adam(1e-2))
+    validation = cx.training.Validation(pairs(1), lambda model, batches: 1.0, every=2, best="metric")
+    found = fit(pairs(), model, optimizer, num_steps=3, folder=tmp_path, validation=validation)
+    loaded = cx.training.load(tmp_path, Model)
+    assert (loaded.step, loaded.optimizer) == (3, None)
+    chex.assert_trees_all_equal(raw(loaded.model)["head"]["vectors"], raw(found.model)["head"]["vectors"])
+    assert cx.training.load(tmp_path, Model, best=True).step == 2
+
+
+class Scaled(Model):
+    """With variables that hold Python's numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.count = nnx.Param(1.0), nnx.Variable(0)
+
+    def __call__(self, batch):
+        return super().__call__(batch) * self.scale[...]
+
+
+def test_variables_may_hold_numbers_of_python(tmp_path):
+    model = Scaled()
+    found = fit(pairs(), model, cx.Optimizer(model, ADAM), num_steps=3, folder=tmp_path)
+    assert float(model.scale[...]) != 1
+    assert cx.training.load(tmp_path, Scaled).model.scale[...] == found.model.scale[...]

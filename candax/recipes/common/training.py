@@ -130,4 +130,4 @@ def _compile_refresh(model: nnx.Module, sampler: Sampler | None, num_steps: int)
     due = None if sampler is None else next((step for step in range(num_steps) if sampler.schedule(step)), None)
     if due is not None:
         graph, arrays = nnx.split(model)
-        cx.refresh(nnx.merge(graph, jax.tree.map(jnp.array, arrays)), due)
+        cx.refresh(nnx.merge(graph, jax.tree.map(jnp.array, arrays)), due, donate=True)  # as ``fit`` does

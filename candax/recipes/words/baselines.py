@@ -36,10 +36,9 @@ def ppmi_vectors(
 
     Example:
         >>> import candax as cx
-        >>> text = cx.data.words_of("tiny", [["to", "be"], ["or", "not"]] * 9, min_count=1)
-        >>> vectors = ppmi_vectors(text, dim=2)
-        >>> vectors.neighbors("to", 1)[0][0]
-        'be'
+        >>> text = cx.data.words_of("tiny", [["red", "tea"], ["green", "tea"], ["old", "car"]] * 9, min_count=1)
+        >>> ppmi_vectors(text, dim=2).neighbors("red", 1)[0][0]
+        'green'
 
     Source: Levy, Goldberg and Dagan, Improving Distributional Similarity with Lessons Learned from Word Embeddings
         (2015), sections 2 and 3.

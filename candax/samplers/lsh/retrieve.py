@@ -33,8 +33,9 @@ def read(
 ) -> Entries:
     """Reads buckets table by table, from a random table on, until the group's quota is used.
 
-    A group of Q valid queries shares ``num_reads`` entries evenly. A query takes whole buckets; the bucket that exceeds
-    its quota is cut to a run that starts at a random place. How much is read depends on how many classes the buckets
+    A group of Q valid queries shares ``num_reads`` entries evenly; where there are fewer entries than queries, a random
+    run of the queries gets one each. A query takes whole buckets; the bucket that exceeds its quota is cut to a run
+    that starts at a random place. How much is read depends on how many classes the buckets
     hold, repeats included, never on which class was read last.
 
     Args:
@@ -62,14 +63,21 @@ def read(
     everything = queries * num_tables * capacity
     if num_reads is None or num_reads >= everything:
         num_reads, quota = everything, jnp.full(groups, num_tables * capacity, jnp.int32)
+        reading, chance = valid, jnp.ones(groups)
     else:
-        quota = (num_reads // jnp.maximum(jnp.sum(valid, axis=1), 1)).astype(jnp.int32)
+        number = jnp.maximum(jnp.sum(valid, axis=1, dtype=jnp.int32), 1)
+        quota = jnp.maximum(num_reads // number, 1)
+        start = random_below(jax.random.fold_in(key_table, 1), (groups,), number).astype(jnp.int32)
+        place = (jnp.cumsum(valid, axis=1, dtype=jnp.int32) - 1 + start[:, None]) % number[:, None]
+        reading = valid & (place < num_reads)
+        chance = jnp.minimum(num_reads / number, 1.0)
     before = jnp.cumsum(size, axis=2, dtype=jnp.int32) - size
     taken = jnp.clip(quota[:, None, None] - before, 0, size)
     visited = valid[..., None] & (before < quota[:, None, None])
     number = jnp.sum(visited, axis=2, dtype=jnp.int32)
     share = jnp.where(load > 0, taken / jnp.maximum(load, 1), 1.0)
-    share = jnp.sum(jnp.where(visited, share, 0.0), axis=2) / jnp.maximum(number, 1)
+    share = jnp.sum(jnp.where(visited, share, 0.0), axis=2) / jnp.maximum(number, 1) * chance[:, None]
+    taken = jnp.where(reading[..., None], taken, 0)
 
     # Entry i of the group is in the bucket whose running total exceeds i first.
     taken, size = taken.reshape(groups, -1), size.reshape(groups, -1)

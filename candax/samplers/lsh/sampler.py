@@ -136,12 +136,6 @@ def lsh(
         reads = None
         if budget is not None and take == "tables":
             reads = _READS * budget + (number if index.query == "label" else 0)
-            if reads < number:
-                raise ValueError(
-                    f"expected a budget of at least {-(-number // _READS)} for groups of {number} examples, each of "
-                    f"which reads one entry of the tables or more, got budget={budget} and num_groups={num_groups}: "
-                    'raise one of them, or take="all".'
-                )
         entries = read(state.tables, key_read, index.codes(state, queries), queries.valid, reads)
         found = distinct(entries.ids)
         if fill is not None:

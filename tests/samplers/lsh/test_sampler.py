@@ -321,10 +321,27 @@ def test_wrong_arguments_are_refused(arguments, message):
         samplers.lsh(**(good | arguments))
 
 
-def test_a_budget_that_leaves_examples_nothing_to_read_is_refused():
-    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=2, num_hashes=4, budget=3, num_groups=1)
-    classes = cx.Classes(jnp.ones((8, 2)), None, None, jnp.int32(8))
-    state = sampler.init(jax.random.key(0), classes)
-    query = cx.Query(jnp.ones((7, 2)), jnp.zeros((7, 1), jnp.int32), classes)
-    with pytest.raises(ValueError, match="expected a budget of at least 4 for groups of 7 examples"):
-        sampler.sample(state, jax.random.key(1), query)
+def test_a_budget_of_fewer_reads_than_examples_serves_some_of_them_in_each_draw():
+    """Stated counts are as far above the truth as where each example reads one entry, by a third."""
+    rng = np.random.default_rng(0)
+    vectors, embeddings = (jnp.asarray(rng.normal(size=(number, 4)), jnp.float32) for number in (40, 24))
+    classes = cx.Classes(vectors, None, None, jnp.int32(40))
+    query = cx.Query(embeddings, jnp.zeros((24, 1), jnp.int32), classes)
+    every_id = jnp.arange(40, dtype=jnp.int32)[None]
+
+    def found_and_stated(budget):
+        sampler = samplers.lsh(hash=samplers.simhash(), num_tables=2, num_hashes=3, budget=budget, num_groups=1)
+
+        @jax.jit
+        @jax.vmap
+        def draw(key):
+            state = sampler.init(key, classes)
+            drawn = sampler.sample(state, jax.random.fold_in(key, 1), query)
+            found = jnp.zeros(40).at[drawn.ids[0]].add(drawn.mask[0])
+            return found, jnp.exp(sampler.log_expected_count(state, drawn, every_id, query)[0])
+
+        return [np.mean(of, axis=0) for of in draw(jax.random.split(jax.random.key(1), 2000))]
+
+    (found, stated), (found_by_each, stated_by_each) = map(found_and_stated, (4, 12))
+    np.testing.assert_allclose(found.sum(), 4)
+    np.testing.assert_allclose(stated.sum() / found.sum(), stated_by_each.sum() / found_by_each.sum(), rtol=0.1)
