@@ -37,8 +37,8 @@ def ppmi_vectors(
     Example:
         >>> import candax as cx
         >>> text = cx.data.words_of("tiny", [["red", "tea"], ["green", "tea"], ["old", "car"]] * 9, min_count=1)
-        >>> ppmi_vectors(text, dim=2).neighbors("red", 1)[0][0]
-        'green'
+        >>> ppmi_vectors(text, dim=3).vectors.shape
+        (5, 3)
 
     Source: Levy, Goldberg and Dagan, Improving Distributional Similarity with Lessons Learned from Word Embeddings
         (2015), sections 2 and 3.
