@@ -68,7 +68,7 @@ class LinkMethod(NamedTuple):
 
 
 _TRANSE = {"scale": 0.1, "regulariser": "l2", "regularisation": 0.03, "dropout": 0.0}
-_ROTATE = {"regularisation": 0.3, "learning_rate": 0.8}
+_ROTATE = {"regularisation": 1.2, "learning_rate": 0.5}
 METHODS: dict[MethodName, LinkMethod] = {
     "complex": LinkMethod(),
     "distmult": LinkMethod("elementwise", defaults={"regularisation": 0.05, "learning_rate": 0.6}),
