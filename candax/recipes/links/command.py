@@ -7,9 +7,9 @@
 Expected on WN18RR (40,943 entities, 86,835 training triples) by the second command, filtered, both directions, unseen
 entities kept, MRR / hits@10 of the test part: most frequent answers of the relation .026 / .044, what other relations
 of the two entities say .371 / .392, ComplEx .479 / .561 (mean of three seeds) after 6 to 8 minutes per seed on 2 busy
-cores, with 1 GB. DistMult .451 / .531 and, with --dim 128, TransE .198 / .461 and RotatE .396 / .419 (one seed
-each). Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530, TransE .228 / .520,
-RotatE .476 / .571.
+cores, with 1 GB. DistMult .449 / .530 (three seeds), RotatE .468 / .531 and, with --dim 128, TransE .219 / .492 (one
+seed each). Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530, TransE .228 /
+.520, RotatE .476 / .571.
 
 Expected on the standard library (26,909 entities, 79,590 training triples) with ``--dim 128 --epochs 4`` on validation,
 in half a minute: MRR .112, hits@10 .199; most frequent answers .048 / .091.
