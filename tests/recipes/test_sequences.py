@@ -223,3 +223,11 @@ def test_users_of_one_item_and_of_none_are_passed_over():
     cx.recipes.SequenceRecommender(dim=4, epochs=1, length=1).fit([[], ["a", "b", "c"]])
     one_left = dataclasses.replace(sequences_of([["a", "b", "c"], ["b", "c", "a"]]), held_out=2)
     assert neighbours.successors(one_left).nnz == 0
+
+
+def test_heads_that_do_not_divide_the_coordinates_are_refused_at_once():
+    with pytest.raises(ValueError, match="as the heads of transformer divide, got --dim 10 and --num-heads 4"):
+        command.SequencesSettings(dim=10, num_heads=4).ready()
+    command.SequencesSettings(methods=("sasrec_bce",), num_heads=1).ready()
+    with pytest.raises(ValueError, match="as the heads of sasrec_bce divide, got --dim 9 and --num-heads 2"):
+        command.SequencesSettings(methods=("sasrec_bce",), dim=9, num_heads=2).ready()

@@ -91,6 +91,14 @@ class SequencesSettings(next_item.NextItemSettings):
         "seed",
     )  # fmt: skip
 
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        for name in self.methods:
+            of = next_item.with_changes(self, METHODS[name])
+            fits = of.dim % of.num_heads == 0
+            of.expect(fits, f"as many coordinates as the heads of {name} divide", "dim", "num_heads")
+
 
 def sequences(settings: SequencesSettings) -> list[common.Row]:
     """Trains and measures, and writes its files; returns the rows of the table."""
