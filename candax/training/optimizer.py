@@ -389,8 +389,8 @@ def _whole(params: PyTree, tables: dict[Path, Table]) -> PyTree:
 
 def _arrays(state: PyTree) -> PyTree:
     """A state of arrays instead of variables, which may hold Python's numbers."""
-    is_variable = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731
-    return jax.tree.map(lambda leaf: jax.tree.map(jnp.asarray, leaf.get_value()), state, is_leaf=is_variable)
+    values = jax.tree.map(lambda leaf: leaf.get_value(), state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return jax.tree.map(jnp.asarray, values)
 
 
 def _shapes(params: PyTree, tables: dict[Path, Table]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

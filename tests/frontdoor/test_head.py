@@ -390,8 +390,7 @@ def test_other_heads_of_a_table_that_grows_stay_as_they_are(sampler, tables):
 
     @nnx.jit
     def step(model, optimizer):
-        loss = lambda model: model.first.loss(H, LABELS) + model.other.loss(H, LABELS)  # noqa: E731
-        value, grads = cx.value_and_grad(loss)(model)
+        value, grads = cx.value_and_grad(lambda model: model.first.loss(H, LABELS) + model.other.loss(H, LABELS))(model)
         optimizer.update(model, grads)
         return value, grads
 

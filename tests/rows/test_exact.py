@@ -383,8 +383,8 @@ def test_a_table_and_its_slots_may_have_their_first_paths_in_different_modules()
 
     @nnx.jit
     def step(model, optimizer):
-        loss_fn = lambda model: model.words_head.loss(lookup(model.words, ids), ids)  # noqa: E731
-        optimizer.update(model, cx.value_and_grad(loss_fn)(model)[1])
+        grads = cx.value_and_grad(lambda model: model.words_head.loss(lookup(model.words, ids), ids))(model)[1]
+        optimizer.update(model, grads)
 
     for _ in range(2):
         step(model, optimizer)

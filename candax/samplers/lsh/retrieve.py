@@ -16,7 +16,8 @@ class Entries(NamedTuple):
     """What the queries of each group read: ids with repeats, and ``EMPTY`` in slots without one.
 
     ``num_tables`` is how many tables each query visited. ``share`` is the share of the classes in their buckets that it
-    read, on average: 1 unless a bucket evicted classes or the last bucket was read only in part.
+    read, on average: 1 unless a bucket evicted classes or the last bucket was read only in part; times the chance that
+    the query reads at all, where there are fewer entries than queries.
     """
 
     ids: Int[Array, "G W"]
