@@ -3,6 +3,7 @@
 The rows of the table and of the optimizer state are gathered, updated, and scattered back in place.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -255,7 +256,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         state = _of_rows(
             lambda leaf: leaf.at[at].get(mode="fill", fill_value=0), _per_row(start, row_shape, rows.dtype), state
         )
-        return (flat + transformation.settle(state, flat)[1]).astype(rows.dtype).reshape(rows.shape)
+        return (flat + _moved(transformation, state, flat)).astype(rows.dtype).reshape(rows.shape)
 
     def settle(state: State, table: Array, at_once: bool = False) -> tuple[State, Array]:
         if not isinstance(transformation, Exact):
@@ -282,6 +283,12 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         return some(0, (state, table)) if blocks == 1 else jax.lax.fori_loop(0, blocks, some, (state, table))
 
     return Rowwise(init, update, update_all, read, settle)
+
+
+# Outside a program, a scan over the steps that were missed would be compiled anew at every call.
+@functools.partial(jax.jit, static_argnums=0)
+def _moved(transformation: Exact, state: State, rows: Array) -> Array:
+    return transformation.settle(state, rows)[1]
 
 
 def _of_rows(function: Callable[..., Array], per_row: PyTree, *states: State) -> State:

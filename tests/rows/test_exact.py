@@ -151,17 +151,19 @@ def test_rows_that_are_read_now_and_then_are_those_of_optax(name):
 
 
 ADAMW = {"learning_rate": 0.02, "weight_decay": 0.1}
+# One for all: steps with another are compiled anew.
+OF_OPTAX = optax.adamw(**ADAMW)
 
 
 def trained(tables, steps=25, whole=False, **options):
     model = models.lm(sampler=models.UNIFORM, **options)
-    optimizer = cx.Optimizer(model, optax.adamw(**ADAMW), tables=tables)
+    optimizer = cx.Optimizer(model, OF_OPTAX, tables=tables)
     return model, optimizer, run(step_of(cx.value_and_grad, whole), model, optimizer, steps)
 
 
 def dense(steps=25, whole=False, **options):
     model = models.lm(sampler=models.UNIFORM, **options)
-    optimizer = nnx.Optimizer(model, optax.adamw(**ADAMW), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, OF_OPTAX, wrt=nnx.Param)
     return model, run(step_of(nnx.value_and_grad, whole), model, optimizer, steps)
 
 
@@ -216,7 +218,7 @@ def test_a_lazy_optimizer_after_an_exact_one_begins_with_settled_rows():
     model, _, _ = trained(exact_adamw(), steps=10)
     other = nnx.clone(model)
     cx.rows.settle(other)
-    optimizer = cx.Optimizer(model, optax.adamw(**ADAMW))
+    optimizer = cx.Optimizer(model, OF_OPTAX)
     assert not hasattr(model.head, "vectors_slots")
     np.testing.assert_array_equal(model.head.vectors[...], other.head.vectors[...])
     step_of(cx.value_and_grad, False)(model, optimizer, models.batch())
@@ -242,10 +244,10 @@ def test_micro_batches_and_a_frozen_table():
         model = models.lm(sampler=models.UNIFORM)
         trained = nnx.All(nnx.Param, nnx.Not(nnx.PathContains("words")))
         if exactly:
-            optimizer = cx.Optimizer(model, optax.adamw(**ADAMW), tables=exact_adamw(), wrt=trained)
+            optimizer = cx.Optimizer(model, OF_OPTAX, tables=exact_adamw(), wrt=trained)
             gradient = cx.value_and_grad(models.masked_loss)
         else:
-            optimizer = nnx.Optimizer(model, optax.adamw(**ADAMW), wrt=trained)
+            optimizer = nnx.Optimizer(model, OF_OPTAX, wrt=trained)
             gradient = nnx.value_and_grad(models.masked_loss, argnums=nnx.DiffState(0, trained))
 
         @nnx.jit
@@ -264,31 +266,39 @@ def test_micro_batches_and_a_frozen_table():
 
 def test_lazy_moments_come_to_something_else():
     wanted, _ = dense()
-    got, _, _ = trained(optax.adamw(**ADAMW))
+    got, _, _ = trained(OF_OPTAX)
     assert float(jnp.abs(got.head.vectors[...] - wanted.head.vectors[...]).max()) > 0.01
 
 
 def test_a_loss_that_is_read_in_evaluation_sees_settled_rows():
     model, _, _ = trained(exact_adamw())
     model.eval()
-    before = float(models.masked_loss(model, models.batch(3)))
+    loss = nnx.jit(lambda model: models.masked_loss(model, models.batch(3)))
+    before = float(loss(model))
     cx.rows.settle(model)
-    assert float(models.masked_loss(model, models.batch(3))) == pytest.approx(before, rel=1e-6)
+    assert float(loss(model)) == pytest.approx(before, rel=1e-6)
 
 
 def test_a_step_that_is_not_finite_is_none():
     model, optimizer, _ = trained(exact_adamw(), steps=3)
     before = jax.tree.map(jnp.array, nnx.to_pure_dict(nnx.state(model, nnx.Not(cx.rows.tables.DrawCount))))
-    _, grads = cx.value_and_grad(lambda model: jnp.nan * models.masked_loss(model, models.batch()))(model)
-    optimizer.update(model, grads)
+
+    @nnx.jit
+    def step(model, optimizer):
+        _, grads = cx.value_and_grad(lambda model: jnp.nan * models.masked_loss(model, models.batch()))(model)
+        optimizer.update(model, grads)
+
+    step(model, optimizer)
     models.assert_equal_trees(nnx.to_pure_dict(nnx.state(model, nnx.Not(cx.rows.tables.DrawCount))), before)
     assert int(optimizer.skipped[...]) == 1
 
 
 def test_a_resumed_fit_is_the_unbroken_one(tmp_path):
+    adam = optax.adam(0.01)  # one for all three, which are compiled once
+
     def fit(steps, folder):
         model = models.lm(sampler=models.UNIFORM, tied=True)
-        optimizer = cx.Optimizer(model, optax.adam(0.01), tables=exact.exact_adam(0.01))
+        optimizer = cx.Optimizer(model, adam, tables=exact.exact_adam(0.01))
         batches = [models.batch(step) for step in range(4)]
         done = cx.training.fit(
             model, optimizer, batches, loss_fn=models.masked_loss, num_steps=steps,
@@ -399,7 +409,7 @@ def test_a_whole_table_without_a_gradient_is_settled_too():
         best = model.head.top_k(h, 3)
         return jnp.sum(model.words(jnp.arange(2))), (jax.lax.stop_gradient(best[0]), best[1])
 
-    (_, (scores, ids)), grads = cx.value_and_grad(loss_fn, has_aux=True)(model)
+    (_, (scores, ids)), grads = nnx.jit(cx.value_and_grad(loss_fn, has_aux=True))(model)
     assert set(grads.rows) == {"words.embedding"}
     wanted, wanted_ids = model.head.top_k(h, 3)
     np.testing.assert_array_equal(ids, wanted_ids)
@@ -411,7 +421,12 @@ def test_biases_of_classes_that_are_added_take_no_steps_from_before():
     head = cx.Head(20, table=words, sampler=cx.samplers.uniform(5), counts=np.ones(20), rngs=nnx.Rngs(1))
     optimizer = cx.Optimizer(head, optax.sgd(0.1), tables=exact.exact_adamw(0.1, weight_decay=0.5))
     ids = jnp.arange(3)
-    for _ in range(3):
+
+    @nnx.jit
+    def step(head, optimizer):
         optimizer.update(head, cx.value_and_grad(lambda head: head.loss(jnp.ones((3, 4)), ids))(head)[1])
+
+    for _ in range(3):
+        step(head, optimizer)
     head.grow(25, counts=np.ones(25), rngs=nnx.Rngs(2))
     np.testing.assert_allclose(head.classes().biases[20:25], np.log(1 / 25), rtol=1e-6)

@@ -75,12 +75,16 @@ def train_step(model: nnx.Module, optimizer: cx.Optimizer, batch: Any) -> Any:
     return loss
 
 
+# One for all: steps with another are compiled anew.
+ADAM = optax.adam(1e-2)
+
+
 class Training:
     """A model and its optimizer, a step at a time."""
 
     def __init__(self, model: Any, optimizer: Any = None, **options: Any) -> None:
         self.model = model
-        self.optimizer = cx.Optimizer(model, optax.adam(1e-2) if optimizer is None else optimizer, **options)
+        self.optimizer = cx.Optimizer(model, ADAM if optimizer is None else optimizer, **options)
 
     def step(self, batch: Any) -> Any:
         return train_step(self.model, self.optimizer, batch)
