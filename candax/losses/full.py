@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Integer
 
+from candax.alike import made_once
 from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
 from candax.checks import check_positive, checked
@@ -64,6 +65,7 @@ def full_softmax(
 
 
 @checked
+@made_once
 def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[..., Float[Array, " B"]]:
     """Makes of a loss on ``SampledLogits`` the loss that it approximates: every class is a candidate, of count 1.
 

@@ -4,12 +4,14 @@ from collections.abc import Callable
 
 from jaxtyping import Array, Float
 
+from candax.alike import made_once
 from candax.base import Loss, SampledLogits
 from candax.checks import checked
 from candax.losses.common import number_of_labels
 
 
 @checked
+@made_once
 def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
     """The loss times the number of labels: every label an example of its own, as a word's neighbours are in word2vec.
 

@@ -9,11 +9,13 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from candax.alike import made_once
 from candax.base import Loss, Margin, SampledLogits
 from candax.checks import checked
 
 
 @checked
+@made_once
 def with_margin(margin: Margin, loss: Loss) -> Loss:
     """A loss on the cosines of a normalised head: ``loss(margin(logits))``.
 

@@ -5,12 +5,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from candax.alike import made_once
 from candax.base import Loss, SampledLogits
 from candax.checks import check_rate, checked
 from candax.losses.common import mean_over_labels, reduce_over_samples, without_hits
 
 
 @checked
+@made_once
 def with_smoothing(loss: Loss, smoothing: float) -> Loss:
     r"""A loss whose target is softened towards the sampled classes.
 

@@ -86,7 +86,8 @@ class Optimizer(nnx.Pytree):
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"expected clip_norm > 0 or None, got {clip_norm!r}.")
         self.tx, self.clip_norm, self.wrt = tx, clip_norm, wrt
-        self.seed = seed
+        # Nothing else is drawn: steps that round to the nearest are one program for all seeds.
+        self.seed = seed if rounding == "stochastic" else 0
         self.step = nnx.OptState(jnp.uint32(0))
         self.skipped = nnx.OptState(jnp.uint32(0))
         params, of_tables = self._split(model)

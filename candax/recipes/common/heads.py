@@ -15,6 +15,7 @@ from candax import losses
 from candax.blocks import DEFAULT_BLOCK_SIZE
 
 _MOST_BYTES = 2e9
+FULL_SOFTMAX_IN_BLOCKS = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
 
 
 def plain_head(
@@ -44,4 +45,4 @@ def plain_head(
 def full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
     """The loss: all logits at once where they fit into memory, which is a little faster, else in blocks."""
     fits = 3 * 4 * batch_size * num_classes < _MOST_BYTES
-    return losses.full_softmax if fits else functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
+    return losses.full_softmax if fits else FULL_SOFTMAX_IN_BLOCKS

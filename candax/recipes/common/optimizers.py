@@ -2,6 +2,7 @@
 
 import optax
 
+from candax.alike import made_once
 from candax.rows import averaged
 
 # That is 1e-10 outside the root: gradients of rows that start near 0 are that small, and a larger epsilon would damp
@@ -10,6 +11,7 @@ _EPSILON_IN_ROOT = 1e-20
 _LEAST_DECAY = 1e-3
 
 
+@made_once
 def row_adagrad(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
     """Adagrad whose rate falls linearly to 0, for rows that start near 0 or are seldom used.
 
@@ -19,6 +21,7 @@ def row_adagrad(learning_rate: float, num_steps: int) -> optax.GradientTransform
     return optax.adagrad(rate, initial_accumulator_value=0.0, eps=_EPSILON_IN_ROOT)
 
 
+@made_once
 def averaged_adam(learning_rate: float, num_steps: int, decay: float) -> optax.GradientTransformation:
     """Adam (.9, .98) whose rate rises for a twentieth of the steps, then falls by a cosine; with averaged weights.
 

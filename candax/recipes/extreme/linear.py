@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 import candax as cx
 from candax import data, models
+from candax.alike import made_once
 from candax.base import Sampler
 from candax.recipes.common.optimizers import row_adagrad
 
@@ -73,10 +74,15 @@ def make(
     encoder = models.SparseMLP(dataset.num_features, dim, linear=True, dropout=dropout, rngs=rngs)
     if bag is not None:
         _start(encoder, head, dataset, counts, bag())
-    rates = {"encoder": encoder_rate * learning_rate, "head": learning_rate}
-    each = {name: row_adagrad(rate, num_steps) for name, rate in rates.items()}
     model = models.Classifier(encoder, head)
-    return model, cx.Optimizer(model, optax.multi_transform(each, _rooms), seed=seed)
+    adagrad = _adagrad(encoder_rate * learning_rate, learning_rate, num_steps)
+    return model, cx.Optimizer(model, adagrad, seed=seed)
+
+
+@made_once
+def _adagrad(encoder_rate: float, head_rate: float, num_steps: int) -> optax.GradientTransformation:
+    rates = {"encoder": encoder_rate, "head": head_rate}
+    return optax.multi_transform({name: row_adagrad(rate, num_steps) for name, rate in rates.items()}, _rooms)
 
 
 def _rooms(params: Any) -> Any:

@@ -1,6 +1,5 @@
 """A data set of sparse features as a problem for the runner: what comparisons and the papers' studies train on."""
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from flax import nnx
 
 import candax as cx
 from candax import data, losses, models
+from candax.alike import made_once
 from candax.base import Sampler
-from candax.blocks import DEFAULT_BLOCK_SIZE
 from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
-from candax.recipes.common.heads import plain_head
+from candax.recipes.common.heads import FULL_SOFTMAX_IN_BLOCKS, plain_head
 from candax.training import evaluate_dataset
 
 # Test examples behind each point of a curve.
 CURVE_EXAMPLES = 5000
+_adam = made_once(optax.adam)
 
 
 def make_model(
@@ -73,7 +73,7 @@ def problem(
 
     def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
         model = make_model(dataset, dim, sampler, loss, dropout=dropout, seed=seed)
-        return model, cx.Optimizer(model, optax.adam(learning_rate), seed=seed)
+        return model, cx.Optimizer(model, _adam(learning_rate), seed=seed)
 
     return Training(
         make,
@@ -121,15 +121,14 @@ PANELS = (
 
 def faster_full_softmax(training: Training, batch_size: int, num_classes: int) -> Callable[..., Any]:
     """The full softmax in the form that takes less time here: in class blocks, or at once if that fits in memory."""
-    in_blocks = functools.partial(losses.full_softmax, block_size=DEFAULT_BLOCK_SIZE)
     if 3 * 4 * batch_size * num_classes > _memory_left():
-        return in_blocks
+        return FULL_SOFTMAX_IN_BLOCKS
     short: dict[str, Any] = {"num_steps": 4, "on_the_way": None, "measure": lambda model: {}, "progress": False}
 
     def seconds(form: Callable[..., Any]) -> float:
         return training.by(None, form, **short)(None)["seconds"]
 
-    forms: tuple[Callable[..., Any], ...] = (in_blocks, losses.full_softmax)
+    forms: tuple[Callable[..., Any], ...] = (FULL_SOFTMAX_IN_BLOCKS, losses.full_softmax)
     return min(forms, key=seconds)
 
 

@@ -26,6 +26,7 @@ from rich.console import Console
 
 import candax as cx
 from candax import files, models
+from candax.alike import made_once
 from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common import comparing, finished
@@ -250,18 +251,23 @@ def _make(
     settings: LanguageSettings, text: Text, num_steps: int, seed: int, sampler: Sampler | None, loss: Any
 ) -> tuple[models.Classifier, cx.Optimizer]:
     model = language_model(settings, text.num_words, counts=text.counts, sampler=sampler, loss=loss, seed=seed)
+    return model, cx.Optimizer(model, _adam(settings.learning_rate, num_steps), clip_norm=1.0, seed=seed)
+
+
+@made_once
+def _adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
     warm_up = max(1, num_steps // 50)
     rate = optax.schedules.join_schedules(
         [
             # A single step to rise in would be one at the rate 0.
-            optax.linear_schedule(0.0 if warm_up > 1 else settings.learning_rate, settings.learning_rate, warm_up),
-            optax.linear_schedule(settings.learning_rate, 0.0, max(1, num_steps - warm_up)),
+            optax.linear_schedule(0.0 if warm_up > 1 else learning_rate, learning_rate, warm_up),
+            optax.linear_schedule(learning_rate, 0.0, max(1, num_steps - warm_up)),
         ],
         [warm_up],
     )
     # A row that is drawn for the first time late in training takes a step as large as the rate with b2 = .99, and three
     # times as large with .999, as a row's moments stand still while it is not drawn.
-    return model, cx.Optimizer(model, optax.adam(rate, b2=0.99), clip_norm=1.0, seed=seed)
+    return optax.adam(rate, b2=0.99)
 
 
 def _pair(settings: LanguageSettings, text: Text) -> tuple[Sampler | None, Callable[..., Any]]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax import models, samplers
+from candax.alike import made_once
 from candax.base import Sampler
 from candax.data import QuestionBatch
 from candax.rows import lookup
@@ -24,6 +25,7 @@ def and_labels(sampler: Sampler) -> Sampler:
     return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
 
 
+@made_once
 def regularised(
     regulariser: Regulariser, weight: float
 ) -> Callable[[models.Classifier, QuestionBatch], Float[Array, ""]]:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 import candax as cx
 from candax import losses, samplers
+from candax.alike import made_once
 from candax.base import Loss, SampledLogits, Sampler
 from candax.checks import check_positive, checked
 from candax.data import Words, WordVectors
@@ -54,6 +55,7 @@ class Trained(NamedTuple):
 
 
 @checked
+@made_once
 def word2vec_loss(k: float) -> Loss:
     """Negative sampling as in word2vec: each pair of words against ``k`` draws, whatever the size of the shared set.
 
@@ -170,9 +172,13 @@ def word2vec_model(
     head.use(sampler, word2vec_loss(k) if loss is None else loss)
     model = Classifier(encoder, head)
     rate = learning_rate * batches.batch_size if optimizer is None else learning_rate
-    schedule = optax.linear_schedule(rate, rate * _LAST_RATE, max(1, num_steps))
-    transformation = (adding_sgd if optimizer is None else optimizer)(schedule)
+    transformation = _falling(adding_sgd if optimizer is None else optimizer, rate, max(1, num_steps))
     return model, cx.Optimizer(model, transformation, seed=seed)
+
+
+@made_once
+def _falling(optimizer: Callable[..., Any], rate: float, num_steps: int) -> optax.GradientTransformation:
+    return optimizer(optax.linear_schedule(rate, rate * _LAST_RATE, num_steps))
 
 
 def _groups(batch_size: int) -> int:

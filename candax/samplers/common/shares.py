@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from candax.alike import made_once
 from candax.base import Retriever, Sampler
 
 P = ParamSpec("P")
@@ -16,6 +17,7 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
 
     Samplers and retrievers among the arguments are divided by their own ``share``. A retriever also gets its
     ``settings`` here: the arguments of its factory.
+    What is made of the same arguments is the same, see ``made_once``.
 
     Args:
         numbers: names of arguments that count samples of a candidate set, or parts of an index, over all classes.
@@ -32,14 +34,15 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
 
             def share(number: int) -> Made:
                 arguments = {name: _divided(name, value, number, name in numbers) for name, value in passed.items()}
-                return of_factory(factory)(**arguments)  # type: ignore[call-arg]
+                return once(**arguments)
 
             if isinstance(made, Sampler):
                 return made._replace(share=share)
             given.apply_defaults()
             return made._replace(share=share, settings=dict(given.arguments))
 
-        return make
+        once: Callable[..., Made] = made_once(make)
+        return once
 
     return of_factory
 

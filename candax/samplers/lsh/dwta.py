@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from candax.alike import made_once
 from candax.base import KeyArray
 from candax.checks import checked
 from candax.samplers.lsh.codes import HashFamily, mix
@@ -75,6 +76,7 @@ def _cut(key: KeyArray, dim: int, num_functions: int, bin_size: int) -> Int[Arra
 
 
 @checked
+@made_once
 def dwta(
     bin_size: int = 8, *, permutations: Literal["independent", "one"] = "independent", sparse: bool = False
 ) -> HashFamily:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from candax.alike import made_once
 from candax.checks import check_positive, checked
 
 
 @checked
+@made_once
 def exponential_schedule(first: int = 50, *, growth: float = 1.1) -> Callable[[int], bool]:
     """Refreshes after ``first`` steps, then after intervals that grow by a factor: first * growth^i, rounded.
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt32
 
+from candax.alike import made_once
 from candax.base import KeyArray
 from candax.samplers.lsh.codes import HashFamily
 
@@ -46,6 +47,7 @@ def simhash_collision(x: Float[Array, "*g Q dim"], y: Float[Array, "*g n dim"]) 
     return jnp.log1p(-jnp.arccos(jnp.where(neither, 1.0, cosine)) / jnp.pi)
 
 
+@made_once
 def simhash() -> HashFamily:
     """The sign of a random projection, one bit per function: 1 where g . x >= 0, g standard normal.
 
