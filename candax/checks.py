@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 import reprlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
@@ -124,7 +125,7 @@ def check_32_bits(array: np.ndarray, at: str = "") -> None:
 def described(value: Any) -> str:
     """A value in some words; of arrays their dtype and shape."""
     if _is_array(value):
-        return f"an array {value.dtype}{list(value.shape)}"
+        return f"{f'a {type(value).__name__}' if _is_sparse(value) else 'an array'} {value.dtype}{list(value.shape)}"
     if inspect.isroutine(value) or inspect.isclass(value):
         return f"the {'class' if inspect.isclass(value) else 'function'} {value.__name__}"
     if value is None or isinstance(value, _SHOWN):
@@ -204,6 +205,8 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     beside = f" beside {', '.join(shapes)}" if shapes and _is_array(value) else ""
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
+    if _is_array(value) and any(getattr(of, "__name__", "") == "csr_array" for of in _members(hint)):
+        advice = f" Wrap it: scipy.sparse.csr_array({name})."
     owner, _, method = function.__qualname__.rpartition(".")
     owner = type(arguments["self"]).__name__ if owner and "self" in arguments else owner  # it may be a subclass
     label = f"{owner}.{method}".strip(".").removesuffix(".__init__")
@@ -222,6 +225,11 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
 def _is_array(value: Any) -> Any:
     # Of the type: objects of some classes make any attribute that they are asked for.
     return hasattr(type(value), "dtype") and hasattr(type(value), "shape")
+
+
+def _is_sparse(value: Any) -> bool:
+    sparse = sys.modules.get("scipy.sparse")  # which a sparse matrix has loaded
+    return sparse is not None and sparse.issparse(value)
 
 
 def named(hint: Any) -> str:

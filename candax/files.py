@@ -33,7 +33,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of ``path`` once the block has ended and all is on disk.
 
     Readers see the old file, or none, until then; if the block raises, they go on doing so. A killed process leaves a
-    file beside it whose name ends in ``UNFINISHED``; the next one that writes ``path`` removes it.
+    file beside it whose name ends in ``UNFINISHED``; the next one that writes ``path`` removes it. A link stays, and
+    what it leads to is replaced; a pipe or a device, which cannot be replaced, is written to at once.
 
     Raises:
         OSError: if there is no space, or no permission; it names the file and the bytes written so far.
@@ -48,6 +49,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         >>> path.read_bytes()
         b'dear'
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with naming(path), path.open("wb") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     remove_abandoned(path.parent, f".{path.name}")
     temporary = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.{threading.get_ident()}{UNFINISHED}")
     try:

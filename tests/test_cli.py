@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from candax import cli, overview
-from candax.recipes import common
+from candax.recipes import common, load
 from candax.recipes.common import catalog
-from candax.recipes.extreme import compare
+from candax.recipes.extreme import compare, train as extreme
 from candax.recipes.extreme.train import restore
 from tests.commands import fails, run, write_dataset
 
@@ -97,7 +97,20 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys, monkeypatc
     evaluation = json.loads((out / "evaluation.json").read_text())
     assert evaluation["p_at_5"] == row["p@5"]
     assert "p_at_5" in capsys.readouterr().out
+    before = (out / "study.json").read_bytes()
+    monkeypatch.setattr(extreme, "most_frequent", lambda dataset: pytest.fail("baselines come first"))
     assert "num_sampled was 8 and is 9" in fails(capsys, *common[:3], "--num-sampled", 9, *common[5:], "--steps", 30)
+    assert (out / "study.json").read_bytes() == before
+
+
+def test_names_that_come_later_reach_the_model(dataset, tmp_path):
+    command = ("train", "--dataset", dataset, "--batch-size", 16, "--dim", 4, "--steps", 2, "--out", tmp_path / "run")
+    run(*command)
+    assert load(tmp_path / "run").classes_.tolist() == list(range(20))
+    names = [f"name {i}" for i in range(20)]
+    (dataset / "labels.txt").write_text("\n".join(names))
+    run(*command)
+    assert load(tmp_path / "run").classes_.tolist() == names
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(dataset, tmp_path):
@@ -179,6 +192,19 @@ def test_wrong_arguments_end_in_one_line(dataset, tmp_path, capsys):
     assert "a folder, got the file" in fails(capsys, "train", "--dataset", dataset, "--out", tmp_path / "file")
     (dataset / "test.txt").write_text("0 30 20\n")
     assert "got 64 and 0" in fails(capsys, "compare", "--dataset", dataset, "--batch-size", 8, *here)
+    unlabelled = "64 30 20\n" + " 3:1\n" * 64
+    (dataset / "test.txt").write_text(unlabelled)
+    small = ("train", "--dataset", dataset, "--batch-size", 8, *here)
+    assert "none in any of its 64 test examples" in fails(capsys, *small)
+    (dataset / "train.txt").write_text(unlabelled)
+    assert "none in any of its 64 training examples" in fails(capsys, *small)
+    assert "a dropout below 1, got --dropout 1.0" in fails(capsys, *small, "--dropout", "1.0")
+    assert "a seed below 2^32, got --seed 4294967296" in fails(capsys, *small, "--seed", 2**32)
+    for option in ("--memory-gb", "--seconds"):
+        assert f"expected {option} above 0, got inf" in fails(capsys, "advise", dataset / "train.txt", option, "inf")
+    (tmp_path / "config.json").write_text('{"sampler": "foo"}')
+    assert "config.json: expected the settings of a run as JSON, got 'foo'" in fails(capsys, "evaluate", tmp_path)
+    (tmp_path / "config.json").unlink()
     assert "holds no config.json" in fails(capsys, "evaluate", tmp_path)
     (dataset / "train.txt").write_text("1 30 20\n25 3:1\n")
     assert "train.txt" in fails(capsys, "train", "--dataset", dataset, *here)

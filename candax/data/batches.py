@@ -50,8 +50,9 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         examples: What to take the batches from.
         batch_size: B.
         seed: A non-negative integer; with epoch and index it determines a batch, on any machine.
-        max_features: F; None: the smallest multiple of 8 that 99.5 % of the examples fit into, at most 256.
-        max_labels: T; None: likewise, at most 16.
+        max_features: F; None: the smallest multiple of 8 that 99.5 % of the examples fit into, at most 256, or what
+            half of the examples fit into where that is more.
+        max_labels: T; None: likewise, at most 16, and at most 15 of 16 classes.
         flat: Whether batches are ``FlatBatch``, whose N slots hold a mean batch and 5 standard deviations more; where a
             batch has more features, the longest examples lose some, in the same way. Quicker on a CPU if examples
             differ in length. Not for class-parallel training, which divides batches by examples.

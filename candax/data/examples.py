@@ -54,7 +54,7 @@ class Examples:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A digest of both matrices, equal for equal examples."""
+        """A digest of both matrices: equal for equal examples whose ids and labels are of the same types too."""
         return digest_of(*(a for of in (self.features, self.labels) for a in (of.indptr, of.indices, of.data)))
 
     @property

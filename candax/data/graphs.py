@@ -155,8 +155,8 @@ def graph(
         The graph; a triple that occurs several times in a file counts once.
 
     Raises:
-        ValueError: with file and line number, for a file that is empty or not text, a line that does not have three
-            columns, or an unknown entity or relation; also for a folder without the files.
+        ValueError: with file and line number, for a file that is not text or, but for ``valid.tsv``, empty, a line
+            that does not have three columns, or an unknown entity or relation; also for a folder without the files.
         OSError: if a file cannot be read.
 
     Example:
@@ -187,7 +187,7 @@ def graph(
         source = files[stem]
         parts[stem] = []
         strange = 0
-        for number, triple in () if source is None else _read(source, notes):
+        for number, triple in () if source is None else _read(source, notes, empty=stem == "valid"):
             missing = [end for end in (triple.head, triple.tail) if end not in entities]
             missing += [triple.relation] if triple.relation not in relations else []
             if missing and unknown == "error":
@@ -210,12 +210,12 @@ def graph(
     return dataclasses.replace(_with_ids(name, parts), notes=tuple(notes))
 
 
-def _read(path: Path, notes: list[str]) -> Iterator[tuple[int, Triple]]:
+def _read(path: Path, notes: list[str], *, empty: bool = False) -> Iterator[tuple[int, Triple]]:
     """The triples of a file, each once, with the numbers of their lines."""
     seen: set[Triple] = set()
     rows = last = headers = 0
     places = None
-    for number, fields in read_rows(path, (3,), _COLUMNS):
+    for number, fields in read_rows(path, (3,), _COLUMNS, empty=empty):
         if not rows + headers and (places := places_of(fields, _COLUMNS.split(", "))) is not None:
             notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(fields)}")
             headers = 1
@@ -253,7 +253,7 @@ def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05,
         The graph; giving the same triples in another order changes only the order within its parts.
 
     Raises:
-        ValueError: without triples, or for shares that leave nothing for training.
+        ValueError: without triples, for parts of them that are no texts, or shares that leave nothing for training.
 
     Example:
         >>> both = [Triple("hot", "opposite", "cold"), Triple("cold", "opposite", "hot")]
@@ -265,6 +265,8 @@ def graph_of(name: str, triples: Iterable[Triple], *, valid_share: float = 0.05,
     every = list(dict.fromkeys(triples))
     if not every:
         raise ValueError(f"{name}: expected triples, got none.")
+    if strange := [triple for triple in every if not all(isinstance(part, str) for part in triple)]:
+        raise ValueError(f"{name}: expected triples of three texts, got {tuple(strange[0])}. Numbers go in as texts.")
     parts: dict[str, list[Triple]] = {which: [] for which in _SPLITS}
     for triple in every:
         draw = _fraction("\t".join(sorted((triple.head, triple.tail))))

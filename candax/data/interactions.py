@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from candax.checks import check_positive, checked
 from candax.data.examples import Dataset, Examples
+from candax.data.headers import places_of
 from candax.data.tab_separated import find_file, name_of, read_rows
 
 Split: TypeAlias = Literal["last", "time", "file"]
@@ -72,13 +73,14 @@ def interactions(
 ) -> Interactions:
     r"""Reads interactions: a file of lines ``user<tab>item`` or ``user<tab>item<tab>time``, or a folder of two.
 
+    A first line such as ``user<tab>item`` or ``user_id<tab>item_id<tab>timestamp`` names the columns and is no row.
     A user's items are in the order of their times; without times, or at equal times, in the order of the file. A folder
     holds ``train.tsv`` and ``test.tsv`` (or .txt, or compressed): the test file continues the training file's users.
 
     Args:
         path: file or folder; text in UTF-8, plain or .gz, .bz2, .xz, .zst.
         min_count: items that occur less often are left out, and so are users left without an item.
-        header: whether the first line names the columns.
+        header: whether the first line names the columns, in words that are not known.
         name: of the data set; None: that of the file or folder.
 
     Returns:
@@ -109,14 +111,16 @@ def interactions(
     train = list(_rows(train_file, header=header))
     users, items = {row.user for row in train}, {row.item for row in train}
     test = []
-    for number, fields in read_rows(test_file, (2, 3), _COLUMNS, header=header):
-        for what, known, value in (("user", users, fields[0]), ("item", items, fields[1])):
+    for number, row in _numbered(test_file, header=header):
+        for what, known, value in (("user", users, row.user), ("item", items, row.item)):
             if value not in known:
                 raise ValueError(
                     f"{test_file}:{number}: {what} {value!r} is not in {train_file.name}: expected the test file to "
                     "continue the users of the training file, with its items. Leave such lines out, or give one file."
                 )
-        test.append(_row(test_file, number, fields)._replace(test=True))
+        test.append(row._replace(test=True))
+    if not test:
+        raise ValueError(f"{test_file}: expected interactions, got names of columns alone.")
     return interactions_of(name, train + test, min_count=min_count)
 
 
@@ -125,7 +129,8 @@ def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> In
     """Makes interactions from rows; see ``interactions``.
 
     Raises:
-        ValueError: if nothing is left, or only some rows have a time.
+        ValueError: if nothing is left, or none of the test rows; if only some rows have a time, or one that is not
+            finite.
 
     Example:
         >>> shop = interactions_of("shop", [Row("ann", "tea"), Row("ann", "milk"), Row("bob", "tea")], min_count=2)
@@ -150,7 +155,14 @@ def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> In
     users = np.array([user_ids[row.user] for row in kept], np.int64)
     items = np.array([item_ids[row.item] for row in kept], np.int32)
     is_test = np.array([row.test for row in kept], bool)
+    if any(row.test for row in every) and not is_test.any():
+        raise ValueError(
+            f"{name}: expected test interactions with items that occur {min_count} times or more, found none. Give "
+            "more, or lower the minimum count."
+        )
     times = np.array([row.time for row in kept], np.float64) if timed == {True} else None
+    if times is not None and not np.isfinite(times).all():
+        raise ValueError(f"{name}: expected times that are finite numbers, got {times[~np.isfinite(times)][0]}.")
     keys = (is_test, users) if times is None else (times, is_test, users)
     order = np.lexsort(keys)  # stable: equals stay in the order of the file
     offsets = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=len(user_ids)))]).astype(np.int64)
@@ -265,14 +277,25 @@ def _pairs(
 
 
 def _rows(path: Path, *, header: bool) -> Iterable[Row]:
-    return (_row(path, number, fields) for number, fields in read_rows(path, (2, 3), _COLUMNS, header=header))
+    return (row for _, row in _numbered(path, header=header))
+
+
+def _numbered(path: Path, *, header: bool) -> Iterator[tuple[int, Row]]:
+    """The rows of a file with the numbers of their lines; a first line may name the columns, in another order too."""
+    places = None
+    first = not header
+    for number, fields in read_rows(path, (2, 3), _COLUMNS, header=header):
+        places = places_of(fields, ("user", "item"), ("time",)) if first else places
+        if not (first and places):
+            yield number, _row(path, number, [fields[place] for place in places] if places else fields)
+        first = False
 
 
 def _row(path: Path, number: int, fields: list[str]) -> Row:
     if len(fields) == 2:
         return Row(fields[0], fields[1])
     try:
-        time = float(fields[2])
+        time = math.nan if "_" in fields[2] else float(fields[2])  # Python reads 1_0 as 10
     except ValueError:
         time = math.nan
     if not math.isfinite(time):

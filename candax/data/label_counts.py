@@ -14,6 +14,7 @@ from candax.data.xml_repository import read_examples
 KindOfCounts = Literal["auto", "counts", "labels"]
 
 _SHOWN = 40
+_LARGEST = float(np.finfo(np.float32).max)
 # Larger ids would ask for a table of that many classes.
 _MOST_CLASSES = 1 << 28
 
@@ -41,7 +42,8 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
         The counts. A file of counts does not say how many labels an example has: 1.
 
     Raises:
-        ValueError: for a line that is none of these, with file and line number.
+        ValueError: for a line that is none of these, an empty line between counts, or a label that is twice in a line;
+            with file and line number.
         OSError: if there is no such file.
 
     Example:
@@ -53,32 +55,41 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
         ([2.0, 1.0, 3.0], 2.0)
     """
     path = Path(path)
-    lines = text_lines(path)
-    first = [line.replace(",", " ").split() for _, line in zip(range(3), (text for _, text in lines), strict=False)]
-    if kind == "auto" and first and len(first[0]) == 3 and any(":" in part for line in first[1:] for part in line):
-        labels = read_examples(path).labels
-        found = np.bincount(labels.indices, minlength=labels.shape[1]).astype(np.float32)
-        return _checked(path, found, int(np.sum(np.diff(labels.indptr) > 0)))
-    rows = []
+    rows: list[list[float]] = []
     for number, line in text_lines(path):
         parts = line.replace(",", " ").split()
         try:
+            if "_" in line:  # Python reads 1_0 as 10
+                raise ValueError
             rows.append([float(part) for part in parts] if kind != "labels" else [int(part) for part in parts])
         except ValueError:
+            if kind == "auto" and ":" in line and rows and len(rows[0]) == 3:
+                labels = read_examples(path).labels
+                found = np.bincount(labels.indices, minlength=labels.shape[1]).astype(np.float32)
+                return _checked(path, found, int(np.sum(np.diff(labels.indptr) > 0)))
             shown = line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
             raise ValueError(
                 f"{path}:{number}: expected counts or labels as numbers, or a file in the text format of the Extreme "
                 f"Classification Repository, got {shown!r}."
             ) from None
-        if not all(0 <= value < np.inf for value in rows[-1]):
-            raise ValueError(f"{path}:{number}: expected numbers of 0 or more, got {line[:_SHOWN]!r}.")
+        if not all(0 <= value <= _LARGEST for value in rows[-1]):
+            raise ValueError(f"{path}:{number}: expected numbers of 0 or more, at most 3e38, got {line[:_SHOWN]!r}.")
         if kind == "counts" and len(parts) > 1:
             raise ValueError(f"{path}:{number}: expected one count per line, got {len(parts)} numbers.")
     if kind == "counts" or (kind == "auto" and all(len(row) <= 1 for row in rows)):
-        return _checked(path, np.array([row[0] for row in rows if row], np.float32), None)
+        while rows and not rows[-1]:
+            rows.pop()
+        if [] in rows:
+            raise ValueError(
+                f"{path}:{rows.index([]) + 1}: expected one count per line, got an empty line: write 0 for a class "
+                "without examples, or say that lines hold labels (kind 'labels')."
+            )
+        return _checked(path, np.array([row[0] for row in rows], np.float32), None)
     for number, row in enumerate(rows, start=1):
         if any(value != int(value) or value >= _MOST_CLASSES for value in row):
             raise ValueError(f"{path}:{number}: expected labels as whole numbers below 2^28, got {row}.")
+        if len(set(row)) < len(row):
+            raise ValueError(f"{path}:{number}: expected distinct labels in a line, got {row}.")
     ids = np.array([int(value) for row in rows for value in row], np.int64)
     found = np.bincount(ids).astype(np.float32) if len(ids) else np.zeros(0, np.float32)
     return _checked(path, found, sum(1 for row in rows if row))

@@ -260,10 +260,12 @@ class Library(NamedTuple):
     Attributes:
         root: its folder.
         files: paths of Python files in it, with slashes and sorted, and their sizes.
+        times: when they were changed; none of the library of the Python in use, which its version tells.
     """
 
     root: Path
     files: list[tuple[str, int]]
+    times: list[int]
 
     @property
     def names(self) -> list[str]:
@@ -278,21 +280,25 @@ class Library(NamedTuple):
     @property
     def key(self) -> dict[str, object]:
         """For the cache: what a data set of these files depends on."""
-        digest = hashlib.blake2b(repr(self.files).encode(), digest_size=16).hexdigest()
+        told = (self.files, self.times) if self.times else self.files
+        digest = hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
         return {"python": f"{sys.implementation.name} {sys.version}", "files": digest}
 
 
 def library_of(stdlib: str | os.PathLike[str] | None = None, *, without: Collection[str] = ()) -> Library:
     """The library in a folder, by default that of the Python in use; subfolders named in ``without`` are left out."""
     root = Path(sysconfig.get_paths()["stdlib"] if stdlib is None else stdlib).resolve()
-    files = []
+    files: list[tuple[str, int, int]] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in _THIRD_PARTY and name not in without]
         for name in names:
             path = Path(folder, name)
             if path.suffix == ".py" and path.is_file():
-                files.append((path.relative_to(root).as_posix(), path.stat().st_size))
-    return Library(root, sorted(files))
+                stat = path.stat()
+                files.append((path.relative_to(root).as_posix(), stat.st_size, stat.st_mtime_ns))
+    files.sort()
+    times = [] if stdlib is None else [time for _, _, time in files]
+    return Library(root, [(name, size) for name, size, _ in files], times)
 
 
 def each_file(names: Sequence[str], read: Callable[[str], T]) -> Iterator[tuple[str, T | None]]:

@@ -11,7 +11,7 @@ _SHOWN = 60
 
 
 def read_rows(
-    path: str | os.PathLike[str], columns: tuple[int, ...], what: str, *, header: bool = False
+    path: str | os.PathLike[str], columns: tuple[int, ...], what: str, *, header: bool = False, empty: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     r"""The lines of a file, split at tabs.
 
@@ -20,13 +20,14 @@ def read_rows(
         columns: the numbers of columns that are allowed; all lines must have the same number.
         what: the columns' names, for errors.
         header: whether the first line that is not empty is a header and not a row.
+        empty: whether there may be no line.
 
     Yields:
         The line's number, from 1 on, and its fields, none of them empty.
 
     Raises:
         ValueError: for a file that is not text, a line with another number of columns, an empty field, or no line at
-            all; with file and line number.
+            all, if not ``empty``; with file and line number.
         OSError: if there is no such file.
 
     Example:
@@ -57,7 +58,7 @@ def read_rows(
             raise ValueError(f"{path}:{number}: expected no empty column ({what}), got {_show(line)}.")
         width, found = len(fields), True
         yield number, fields
-    if not found:
+    if not found and not empty:
         raise ValueError(f"{path}: expected lines of {what} separated by tabs, got an empty file.")
 
 

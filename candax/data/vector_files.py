@@ -5,10 +5,11 @@ first line, then for each word its letters, a space, and ``dim`` little-endian f
 ``vectors``, and the words as a JSON list in the metadata.
 """
 
+import codecs
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,18 +86,28 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarra
             f"{path}: expected word vectors in word2vec's text (.txt) or binary (.bin) format or as .safetensors; "
             f"{error}."
         ) from error
+    if (fault := fault_of(words, vectors, lambda number: _place(path, number))) is not None:
+        raise WrongFileError(f"{fault} Remove one.")
+    return tuple(words), vectors
+
+
+def fault_of(
+    words: Sequence[str],
+    vectors: Float[np.ndarray, "num_words dim"],
+    place: Callable[[int], str] = lambda number: f"word {number + 1}",
+) -> str | None:
+    """What is wrong with the first word that stands before too, or whose vector is not finite; None if all is well."""
     first: dict[str, int] = {}
+    finite = np.isfinite(vectors).all(axis=1)
     for number, word in enumerate(words):
         if (before := first.setdefault(word, number)) != number:
-            what = f"the word {word!r}, which {_place(path, before)} has already"
-        elif not np.isfinite(vectors[number]).all():
+            what = f"the word {word!r}, which {place(before)} has already"
+        elif not finite[number]:
             what = f"a vector of {word!r} with nan or infinity"
         else:
             continue
-        raise WrongFileError(
-            f"{_place(path, number)}: expected distinct words with finite vectors, got {what}. Remove one."
-        )
-    return tuple(words), vectors
+        return f"{place(number)}: expected distinct words with finite vectors, got {what}."
+    return None
 
 
 def _place(path: Path, number: int) -> str:
@@ -119,7 +130,7 @@ def _read_safetensors(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def _header(path: Path, line: bytes) -> tuple[int, int]:
-    parts = line.split()
+    parts = line.removeprefix(codecs.BOM_UTF8).split()
     if len(parts) != 2 or not all(re.fullmatch(rb"[0-9]{1,18}", part) for part in parts):
         raise ValueError(f"its first line is {line[:40]!r} and not two numbers, of words and of coordinates")
     number, dim = (int(part) for part in parts)
@@ -135,6 +146,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     words: list[str] = []
     vectors = np.zeros((number, dim), np.float32)
     for at, line in lines:
+        if len(words) == number and not line.strip():
+            continue
         word, *numbers = line.rstrip().split(b" ")
         if len(numbers) != dim or len(words) == number:
             expected = f"a word and {dim} numbers" if len(words) < number else f"{number} words, by the first line"

@@ -23,7 +23,7 @@ class WordVectors:
         vectors: one per word.
 
     Raises:
-        ValueError: if there is not one vector per word.
+        ValueError: if there is not one vector per word, a word is there twice, or a vector is not finite.
 
     Example:
         >>> vectors = WordVectors(("up", "high", "down"), np.array([[0.0, 1], [0, 2], [1, -1]], np.float32))
@@ -37,6 +37,8 @@ class WordVectors:
     def __post_init__(self) -> None:
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.words):
             raise ValueError(f"expected a vector for each of {len(self.words)} words, got {self.vectors.shape}.")
+        if (fault := vector_files.fault_of(self.words, self.vectors)) is not None:
+            raise ValueError(fault)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "WordVectors":

@@ -1,5 +1,6 @@
 """Texts of any length as word ids in a memory-mapped file: read once, counted and pruned on the way, then cached."""
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -121,7 +122,12 @@ def words_of(
     """
     if min_count < 1 or max_words < 2:
         raise ValueError(f"expected min_count >= 1 and max_words >= 2, got {min_count} and {max_words}.")
-    file = tempfile.TemporaryFile() if file is None else file  # noqa: SIM115  # it lives as long as its ids
+    with tempfile.TemporaryFile() if file is None else contextlib.nullcontext(file) as opened:
+        return _words_in(opened, name, sentences, min_count, max_words)
+
+
+def _words_in(file: IO[bytes], name: str, sentences: Iterable[Sequence[str]], min_count: int, max_words: int) -> Words:
+    """See ``words_of``. The ids are mapped, so that the file may be closed."""
     with naming(Path(tempfile.gettempdir())):
         first_ids, counts, length = _number(sentences, max_words, file)
     kept = sorted((word for word, i in first_ids.items() if counts[i] >= min_count), key=_rank(first_ids, counts))
@@ -186,21 +192,22 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
 
     def build() -> Words:
         try:
-            file: IO[bytes] = tempfile.TemporaryFile(dir=cache_folder())  # noqa: SIM115  # it lives as long as its ids
+            file: IO[bytes] = tempfile.TemporaryFile(dir=cache_folder())  # noqa: SIM115  # the block below closes it
         except OSError:
             file = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            sentences = _sentences(files, keep_case) if files else python_sentences()
-            return words_of(name, sentences, min_count=min_count, file=file)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
-                raise
-            raise OSError(
-                error.errno,
-                f"no space for the word ids of {name}, 4 bytes a word, of which {file.tell()} bytes were written. Free "
-                f"space, or set {CACHE_VARIABLE} to a folder that has it",
-                str(cache_folder()),
-            ) from error
+        with file:
+            try:
+                sentences = _sentences(files, keep_case) if files else python_sentences()
+                return words_of(name, sentences, min_count=min_count, file=file)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                    raise
+                raise OSError(
+                    error.errno,
+                    f"no space for the word ids of {name}, 4 bytes a word, of which {file.tell()} bytes were written. "
+                    f"Free space, or set {CACHE_VARIABLE} to a folder that has it",
+                    str(cache_folder()),
+                ) from error
 
     return cached(f"words-{name}", identity, key, build, form_of(Words, mapped=True))
 

@@ -31,7 +31,7 @@ _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
 class Header(NamedTuple):
-    """What the first line states."""
+    """What the first line states; without examples, the bounds of lines that have no such line, as for predictions."""
 
     points: int
     features: int
@@ -158,7 +158,7 @@ def _parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int,
     head, *rest = line.split(b" ")
     if b":" in head:
         raise ValueError(f"expected labels 'id,id' at the start, or a space for no labels; got {_show(head)}")
-    labels = [_id(part, header.labels, "label") for part in head.split(b",")] if head else []
+    labels = [_id(part, header.labels, "label", header) for part in head.split(b",")] if head else []
     features = []
     for part in rest:
         if not part:  # several spaces separate tokens as one does
@@ -166,7 +166,7 @@ def _parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int,
         feature_id, colon, value = part.partition(b":")
         if not colon:
             raise ValueError(f"expected features 'id:value' after the labels; got {_show(part)}")
-        features.append((_id(feature_id, header.features, "feature"), _value(value, feature_id)))
+        features.append((_id(feature_id, header.features, "feature", header), _value(value, feature_id)))
     for what, ids in (("label", labels), ("feature", [i for i, _ in features])):
         if len(set(ids)) < len(ids):
             twice = next(i for n, i in enumerate(ids) if i in ids[:n])
@@ -174,12 +174,13 @@ def _parse_line(line: bytes, header: Header) -> tuple[list[int], list[tuple[int,
     return labels, features
 
 
-def _id(text: bytes, size: int, what: str) -> int:
+def _id(text: bytes, size: int, what: str, header: Header) -> int:
     if not _ID.fullmatch(text):
         raise ValueError(f"expected an integer as {what} id; got {_show(text)}")
     number = int(text)
     if text.startswith(b"-") or number >= size:
-        raise ValueError(f"expected a {what} id from 0 to {size - 1}, by the header; got {_show(text)}")
+        known = "by the header" if header.points else "as in training"
+        raise ValueError(f"expected a {what} id from 0 to {size - 1}, {known}; got {_show(text)}")
     return number
 
 

@@ -38,8 +38,8 @@ def xml_repository(folder: str | os.PathLike[str]) -> Dataset:
 
     The files are ``train.txt`` and ``test.txt``, or have ``train`` or ``trn``, ``test`` or ``tst`` as a word of their
     names (``eurlex_train.txt``, ``trn.txt``), plain or compressed (.gz, .bz2, .xz, .zst). Names are taken from
-    ``features.txt`` and ``labels.txt`` where these have one line per id. The first reading parses text; later ones
-    take the arrays from the cache until a file changes.
+    ``features.txt`` and ``labels.txt`` where these have one line per id, in UTF-8. The first reading parses text; later
+    ones take the arrays from the cache until a file changes.
 
     Args:
         folder: The folder.
@@ -164,7 +164,12 @@ def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
     if path is None:
         return None
     with open_bytes(path) as (_, stream):
-        lines = stream.read().decode("utf-8", errors="replace").removesuffix("\n").split("\n")
+        content = stream.read()
+    try:
+        lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        warnings.warn(f"{path} is not used: expected text in UTF-8; {error}", stacklevel=2)
+        return None
     if len(lines) != size:
         warnings.warn(f"{path} is not used: expected {size} names, one a line; got {len(lines)}", stacklevel=2)
         return None

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree
 
+from candax.alike import made_once
 from candax.base import Candidates, Classes, KeyArray, Query, Sampler, State, no_update
 from candax.checks import check_positive, checked
 
@@ -22,6 +23,7 @@ class _Shard(NamedTuple):
 
 
 @checked
+@made_once
 def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis: str = "classes") -> Sampler:
     """A sampler that draws from each of ``num_shards`` equal runs of class ids by itself, as many samples from each.
 
@@ -169,12 +171,13 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
 
         return for_each(one, query.classes, state, (key, query.embeddings, query.labels, row_ids, rows))
 
+    # Outside a program, loops over shards would be compiled anew at every call.
     return Sampler(
-        init,
-        sample,
-        log_expected_count,
-        no_update if part.update is no_update else update,
-        refresh,
+        jax.jit(init),
+        jax.jit(sample),
+        jax.jit(log_expected_count),
+        no_update if part.update is no_update else jax.jit(update),
+        jax.jit(refresh),
         part.schedule,
         dataclasses.replace(part.facts, alike=False),
     )

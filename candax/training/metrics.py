@@ -42,7 +42,7 @@ def ranking_metrics(
         number of examples with labels. All metrics are NaN if there is none.
 
     Raises:
-        ValueError: if shapes disagree, or a k is not in 1..K.
+        ValueError: if shapes disagree, a k is not in 1..K, or a predicted class is none of labels' columns.
 
     Example:
         >>> labels = csr_array(np.array([[1, 0, 0, 1], [0, 1, 0, 0]]))
@@ -94,7 +94,7 @@ def retrieval_metrics(
         labels. All metrics are NaN if there is none.
 
     Raises:
-        ValueError: if shapes disagree, or a k is not in 1..K.
+        ValueError: if shapes disagree, a k is not in 1..K, or a predicted class is none of labels' columns.
 
     Example:
         >>> labels = csr_array(np.array([[1, 0, 0, 1], [0, 1, 0, 0]]))
@@ -135,7 +135,8 @@ def inverse_propensities(
         float64, above 1 and falling in N_l.
 
     Raises:
-        ValueError: if there are fewer than 3 training examples: C would not be positive.
+        ValueError: if there are fewer than 3 training examples: C would not be positive; with B = 0, for a label that
+            none of them has: p_l would be 0.
 
     Example:
         >>> inverse_propensities(np.array([0, 10, 1000]), 1000).round(3).tolist()
@@ -147,6 +148,8 @@ def inverse_propensities(
         raise ValueError(f"expected propensities with a >= 0 and b >= 0, got {a} and {b}.")
     if num_train < 3:
         raise ValueError(f"expected num_train >= 3 training examples, where log N > 1, got {num_train}.")
+    if a > 0 and b == 0 and not np.all(label_counts):
+        raise ValueError("expected b > 0 where no training example has some label, got 0: its propensity would be 0.")
     c = (np.log(num_train) - 1) * (b + 1) ** a
     return 1 + c * (np.asarray(label_counts, np.float64) + b) ** -a
 
@@ -171,6 +174,9 @@ def _judged(
     """The labels, how many each example has, and which predictions are labels."""
     if not all(1 <= k <= top_ids.shape[1] for k in ks):
         raise ValueError(f"expected every k within 1..{top_ids.shape[1]}, the number of ranked classes, got {ks}.")
+    if top_ids.dtype.kind not in "iu" or top_ids.max(initial=-1) >= labels.shape[1]:
+        got = f"{top_ids.max()}" if top_ids.dtype.kind in "iu" else f"{top_ids.dtype}"
+        raise ValueError(f"expected integer top_ids below {labels.shape[1]}, the number of classes, got {got}.")
     labels = nonzero_pattern(labels)
     rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
     found = np.asarray(labels[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape)

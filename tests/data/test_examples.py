@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from data_helpers import random_examples
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, csr_matrix
 
 from candax.data import Dataset, Examples
 from candax.data.examples import from_counts
@@ -26,6 +26,11 @@ def test_refuses_what_is_not_of_the_form() -> None:
     labels = csr_array(np.eye(3, 5, dtype=bool))
     Examples(features, labels)
     Examples(features, labels.astype(np.int8))
+    for wrong, got in ((csr_matrix(features), "a csr_matrix float32"), (features.toarray(), "an array float32")):
+        with pytest.raises(
+            ValueError, match=rf"features to be a csr_array, got {got}.*scipy\.sparse\.csr_array\(features\)"
+        ):
+            Examples(wrong, labels)
     with pytest.raises(ValueError, match=r"features must be float32; got float64"):
         Examples(features.astype(np.float64), labels)
     with pytest.raises(ValueError, match=r"labels must be bool or int8; got float32"):

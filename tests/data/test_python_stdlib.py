@@ -10,7 +10,7 @@ import pytest
 from data_helpers import same_dataset
 
 from candax.data import Examples, python_stdlib
-from candax.data.python_stdlib import Function, build, files_of, functions_of, is_test, words_of
+from candax.data.python_stdlib import Function, build, files_of, functions_of, is_test, library_of, words_of
 from candax.recipes.extreme.setting import without_validation
 
 SOURCE = '''
@@ -207,6 +207,17 @@ def test_cached_until_a_file_changes(tmp_path: Path, own_cache: Path) -> None:
     assert path.read_bytes() == content
     write(library, {"module_0.py": "def other(): added_identifier"})
     assert "added_identifier" in (python_stdlib(library).class_names or ())
+    write(library, {"module_0.py": "def other(): other_identifier"})  # of the same size
+    os.utime(library / "module_0.py", ns=(0, 1))
+    assert "other_identifier" in (python_stdlib(library).class_names or ())
+
+
+def test_installations_share_the_key_of_the_library_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = fake_library(tmp_path / "lib")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(library)})
+    first = library_of().key
+    os.utime(library / "module_0.py", ns=(0, 1))
+    assert library_of().key == first != library_of(library).key
 
 
 def test_the_key_holds_versions(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

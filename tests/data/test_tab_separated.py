@@ -68,10 +68,24 @@ def test_times_order_a_user_and_wrong_ones_are_refused(tmp_path):
     assert [shop.item_names[i] for i in shop.items] == ["early", "late", "twin", "x"]
     assert shop.times is not None
     assert shop.times.tolist() == [1, 9, 9, 5]
-    for bad in ("noon", "nan", "inf"):
+    for bad in ("noon", "nan", "inf", "1_0"):
         path.write_text(f"u\tx\t1\nu\tx\t{bad}\n")
         with pytest.raises(ValueError, match=f":2: expected a time .* got '{bad}'"):
             data.interactions(path)
+
+
+def test_a_first_line_that_names_the_columns_is_no_row(tmp_path):
+    (tmp_path / "train.tsv").write_text("timestamp\titem_id\tuser_id\n2\tx\tu\n1\ty\tu\n")
+    (tmp_path / "test.tsv").write_text("user\titem\ttime\nu\ty\t3\n")
+    found = data.interactions(tmp_path)
+    assert [found.item_names[i] for i in found.items] == ["y", "x", "y"]
+    assert (found.user_names, found.is_test.tolist()) == (("u",), [False, False, True])
+    (tmp_path / "test.tsv").write_text("user\titem\ttime\n")
+    with pytest.raises(ValueError, match="names of columns alone"):
+        data.interactions(tmp_path)
+    (tmp_path / "own.tsv").write_text("wer\twas\nu\tx\n")
+    assert len(data.interactions(tmp_path / "own.tsv")) == 2
+    assert len(data.interactions(tmp_path / "own.tsv", header=True)) == 1
 
 
 def shop(*rows, **kwargs):
@@ -132,6 +146,11 @@ def test_rare_items_go_and_what_cannot_be_split_is_refused():
         shop(*rows, min_count=3)
     with pytest.raises(ValueError, match="to have a time, or none"):
         shop(("u", "a", 1.0), ("u", "b"))
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=f"times that are finite numbers, got {bad}"):
+            shop(("u", "a", bad), ("u", "b", 1.0))
+    with pytest.raises(ValueError, match=r"expected test interactions .* 2 times or more, found none"):
+        shop(*rows, ("v", "once", None, True), min_count=2)
     with pytest.raises(ValueError, match="for training, found none"):
         data.next_items(shop(("u", "a"), ("u", "b")))
     with pytest.raises(ValueError, match="for testing, found none"):
@@ -153,6 +172,8 @@ def test_a_graph_in_three_files(tmp_path):
     parts = [graph.train.tolist(), graph.valid.tolist(), graph.test.tolist()]
     assert parts == [[[1, 0, 0], [0, 1, 2]], [[2, 0, 1]], [[1, 1, 2]]]
     assert graph.counts.tolist() == [2, 1, 1]
+    (tmp_path / "valid.tsv.gz").write_bytes(gzip.compress(b""))
+    assert data.graph(tmp_path).valid.shape == (0, 3)
     for line, name in (("z\tr\ta", "z"), ("a\tr\ty", "y"), ("a\tnew\tb", "new")):
         (tmp_path / "test.txt").write_text(f"a\ts\tc\n{line}\n")
         with pytest.raises(ValueError, match=rf"test.txt:2: '{name}' is not in train.tsv"):
@@ -182,6 +203,8 @@ def test_a_split_keeps_pairs_together_and_knows_every_entity(tmp_path):
     again = data.graph(tmp_path, valid_share=0.2, test_share=0.2)
     assert again.entity_names == graph.entity_names
     assert sorted(again.test.tolist()) == sorted(graph.test.tolist())
+    with pytest.raises(ValueError, match=r"triples of three texts, got \(1, 2, 3\)"):
+        data.graph_of("numbers", [data.Triple(1, 2, 3)])
     with pytest.raises(ValueError, match="sum below 1"):
         data.graph_of("random", both, valid_share=0.5, test_share=0.5)
 

@@ -103,3 +103,23 @@ def test_safetensors_of_another_kind_are_named_with_what_they_hold(tmp_path):
     safetensors.numpy.save_file({"class_vectors": np.ones((2, 2))}, tmp_path / "model.safetensors")
     with pytest.raises(WrongFileError, match=r"model\.safetensors: .* another kind: .* are \['class_vectors'\]"):
         WordVectors.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "message"),
+    [
+        (("a", "b", "a"), [[1.0], [2.0], [3.0]], "word 3: .* 'a', which word 1 has already"),
+        (("a", "b"), [[1.0], [np.nan]], "word 2: .* a vector of 'b' with nan"),
+    ],
+)
+def test_what_could_not_be_read_back_is_refused(words, rows, message):
+    with pytest.raises(ValueError, match=message):
+        WordVectors(words, np.array(rows, np.float32))
+
+
+def test_texts_with_a_mark_at_the_start_and_empty_lines_at_the_end_are_read(tmp_path):
+    (tmp_path / "v.txt").write_text("\ufeff2 1\na 1\nb 2\n\n\n", encoding="utf-8")
+    assert WordVectors.load(tmp_path / "v.txt").words == ("a", "b")
+    (tmp_path / "v.txt").write_text("2 1\na 1\n\nb 2\n")
+    with pytest.raises(ValueError, match=r"v.txt:3: expected a word and 1 numbers"):
+        WordVectors.load(tmp_path / "v.txt")

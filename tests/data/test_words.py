@@ -1,9 +1,11 @@
 """Texts as word ids."""
 
 import bz2
+import gc
 import gzip
 import lzma
 import sysconfig
+import warnings
 
 import numpy as np
 import pytest
@@ -151,3 +153,15 @@ def test_the_standard_library_is_the_text_of_nobody(monkeypatch, tmp_path):
     text = text_words(min_count=3)
     assert text.name == "python-stdlib"
     assert set(text.words) == {"sys", "part", "path", "print"}
+
+
+@pytest.mark.parametrize("sentences", [[["a", "b"]], []])
+def test_no_file_is_left_open(sentences):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            assert spelled(words_of("some", sentences, min_count=1)) == sentences
+        except ValueError:
+            assert not sentences
+        gc.collect()
+    assert not [of for of in caught if of.category is ResourceWarning]

@@ -157,3 +157,9 @@ def test_wrong_headers(line: bytes) -> None:
 def test_header() -> None:
     assert parse_header(b"\xef\xbb\xbf2 5 3\r\n") == Header(2, 5, 3)
     assert parse_header(b"10  2147483647 3\r\n") == Header(10, 2147483647, 3)
+
+
+@pytest.mark.parametrize(("points", "where"), [(1, "by the header"), (0, "as in training")])
+def test_ids_out_of_range_say_what_bounds_them(points: int, where: str) -> None:
+    with pytest.raises(ValueError, match=f"feature id from 0 to 2, {where}; got '3'"):
+        parse_block(b"0 3:1\n", Header(points, 3, 2), "some", 1)

@@ -69,6 +69,16 @@ def test_names_are_taken_where_they_fit(tmp_path: Path) -> None:
     assert dataset.class_names is None
 
 
+def test_names_are_read_as_utf_8_or_not_used(tmp_path: Path) -> None:
+    write_both(tmp_path)
+    (tmp_path / "features.txt").write_bytes("\ufeffa\nb\nc\nd\ne\n".encode())
+    (tmp_path / "labels.txt").write_bytes("\u00e9\n\u00e8\nc\n".encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"labels.txt is not used: expected text in UTF-8"):
+        dataset = read_folder(tmp_path)
+    assert dataset.feature_names == ("a", "b", "c", "d", "e")
+    assert dataset.class_names is None
+
+
 def test_missing_and_ambiguous_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
         read_folder(tmp_path / "nowhere")

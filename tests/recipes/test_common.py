@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
 import jax.numpy as jnp
 import matplotlib.image
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -19,6 +22,7 @@ import candax as cx
 from candax import cli
 from candax.recipes import common
 from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
+from candax.recipes.common.options import saved_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,15 +237,67 @@ def test_where_a_curve_reaches_a_score():
 
 def test_a_run_goes_on_with_its_data_under_another_path(tmp_path):
     """The digest of the examples decides, which the batches' own identity has."""
-    import types
-
-    from candax.recipes.extreme.train import Run, Train
+    from candax.recipes.extreme.train import Train, identity_of
 
     settings = [
         Train(dataset=path, out=tmp_path, encoder="relu")
         for path in ("here/shop", "here/shop/", str(tmp_path / "shop"))
     ]
-    first, *others = [Run.identity.fget(types.SimpleNamespace(settings=of)) for of in settings]
+    first, *others = [identity_of(of, num_steps=1) for of in settings]
     assert all(other == first for other in others)
     changed = dataclasses.replace(settings[0], seed=7)
-    assert Run.identity.fget(types.SimpleNamespace(settings=changed)) != first
+    assert identity_of(changed, num_steps=1) != first
+
+
+def nan_study(ran):
+    def run(folder):
+        ran.append(folder)
+        return {"score": math.nan, "curve": {"step": [1, 2], "value": [math.nan, 1.0]}}
+
+    return Study("a title", [Method({"method": "a", "size": 1, "seed": 0}, run)], COLUMNS, PANELS[:1])
+
+
+def test_files_are_json_where_numbers_are_not_finite(tmp_path):
+    ran = []
+    curves = [common.run(nan_study(ran), Mine(out=tmp_path))[0]["curve"]["value"] for _ in range(2)]
+    assert len(ran) == 1
+    np.testing.assert_array_equal(*curves)
+    written = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert written["rows"][0]["score"] is None
+
+
+@pytest.mark.parametrize("text", ["{", "\xff", None])
+def test_rows_that_cannot_be_read_are_named(tmp_path, text):
+    common.run(nan_study([]), Mine(out=tmp_path))
+    path = tmp_path / "results.json"
+    if text is None:
+        text = json.dumps({**json.loads(path.read_text()), "rows": None})
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"results.json: expected .* Remove it"):
+        common.run(nan_study([]), Mine(out=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "got another file: Expecting"),
+        ("[1]", r"got \[1\]"),
+        ('{"rate": 0.5, "new_setting": 1}', "got new_setting too, .* update candax"),
+        ('{"num_classes": "many"}', "got 'many' as num_classes, which is to be an integer"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_named(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"config.json: expected the settings of a run as JSON, {message}"):
+        saved_settings(Mine, path, {})
+    path.write_text('{"rate": 0.5, "out": "elsewhere"}')
+    assert saved_settings(Mine, path, {"rate": 0.2, "num_classes": 5}, out=tmp_path) == Mine(
+        rate=0.5, num_classes=5, out=tmp_path
+    )
+
+
+def test_several_may_look_at_once_whether_a_folder_can_be_written(tmp_path):
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(common.writable_folder, [tmp_path / "out"] * 400))
+    assert not list((tmp_path / "out").iterdir())

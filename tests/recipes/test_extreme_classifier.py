@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 import candax as cx
+from candax.recipes.common.finished import Finished
 
 TEXTS = ["red apple", "green apple", "red car", "fast car"] * 4
 KINDS = ["fruit", "fruit", "car", "car"] * 4
@@ -94,7 +95,10 @@ def test_parameters_are_those_of_scikit_learn():
     ("options", "message"),
     [
         ({"dim": "x"}, "expected dim to be an integer, got 'x'"),
-        ({"dim": 0}, "expected --dim of 1 or more, got 0"),
+        ({"dim": 0}, "expected dim of 1 or more, got 0"),
+        ({"dropout": 1.0}, "expected a dropout below 1, got dropout 1.0"),
+        ({"seed": 2**32}, r"expected a seed below 2\^32, got seed"),
+        ({"num_predicted": -1}, "expected num_predicted to be an integer >= 1 or None, got -1"),
         ({"loss": "mine"}, "expected loss to be 'sampled_softmax' or"),
     ],
 )
@@ -109,11 +113,40 @@ def test_wrong_options_are_refused_by_fit(options, message):
         (csr_array(2 * LABELS), "zeros and ones"),
         (csr_array(LABELS[:3]), "expected a row of y for each of 16 examples, got 3"),
         (np.linspace(0, 1, 16), "Unknown label type"),
+        (csr_array((16, 3)), "expected y with labels, got zeros alone for all 16"),
+        ([[0], [1, 2]] * 8, "use sklearn.preprocessing.MultiLabelBinarizer"),
+        (np.array([["a", "b"]] * 16), "an indicator of zeros and ones, got <U1"),
+        (np.array(["a", None] * 8, object), "expected labels that are all texts or all numbers"),
+        (np.array(["a", 1] * 8, object), "expected labels that are all texts or all numbers"),
     ],
 )
 def test_wrong_labels_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         cx.recipes.ExtremeClassifier(dim=2).fit(np.eye(16), labels)
+
+
+@pytest.mark.parametrize(
+    ("truth", "message"),
+    [
+        (LABELS[:, :2], "expected y of 3 columns, as in fit, got 2"),
+        (np.hstack([LABELS, LABELS]), "expected y of 3 columns, as in fit, got 6"),
+        (LABELS[:8], "a row of y for each of 16 examples, got 8"),
+        (np.vstack([LABELS, LABELS]), "a row of y for each of 16 examples, got 32"),
+        (LABELS[:, 0], "Expected 2D array"),
+    ],
+)
+def test_labels_to_score_by_are_those_of_fit(fitted, truth, message):
+    with pytest.raises(ValueError, match=message):
+        fitted.score(TEXTS, truth)
+
+
+@pytest.mark.parametrize(("options", "labels"), [({"dim": 0}, LABELS), ({}, 2 * LABELS)])
+def test_a_fit_that_fails_changes_nothing(options, labels):
+    found = cx.recipes.ExtremeClassifier(dim=2, epochs=1).fit(np.eye(4), [0, 1, 0, 1])
+    expected = found.predict(np.eye(4))
+    with pytest.raises(ValueError, match="expected"):
+        found.set_params(**options).fit(np.eye(16), labels)
+    np.testing.assert_array_equal(found.predict(np.eye(4)), expected)
 
 
 # In a process of its own: the checks give wrong types to the constructor, which the tests' type checks refuse.
@@ -168,11 +201,18 @@ def test_as_many_labels_as_classes_and_numbers_of_numpy(tmp_path):
     assert cx.recipes.load(tmp_path).predict(X).shape == (32, 16)
 
 
-@pytest.mark.parametrize("classes", [[False, True], [1.0, 2.0], [0.0, 5.0], [3, 4], ["a", "b"]])
+@pytest.mark.parametrize("classes", [[False, True], [1.0, 2.0], [0.0, 5.0], [3, 4], ["a", "b"], np.int8([3, 4])])
 def test_classes_of_any_kind_are_what_they_were_after_saving(classes, tmp_path):
-    X, y = np.eye(4), np.array(classes * 2)
+    X, y = np.eye(4), np.tile(classes, 2)
     found = cx.recipes.ExtremeClassifier(dim=2, epochs=1).fit(X, y)
     found.save(tmp_path)
     again = cx.recipes.load(tmp_path)
     assert again.classes_.dtype == found.classes_.dtype
     np.testing.assert_array_equal(again.classes_, np.unique(y))
+
+
+@pytest.mark.parametrize(("names", "kind"), [(["a", "b" * 5000], object), ([7, 3], np.int64)])
+def test_names_of_data_sets_take_the_memory_they_need(names, kind, tmp_path):
+    about = {"options": {}, "multilabel": True, "num_features": 1, "num_classes": 2}
+    found = cx.recipes.ExtremeClassifier.of(Finished(tmp_path, "extreme", about, {}, {"classes": names}, {}))
+    assert (found.classes_.dtype, found.classes_.tolist()) == (kind, names)

@@ -1,4 +1,4 @@
-"""Samplers of shards whose classes have no counts."""
+"""Samplers of shards: whose classes have no counts, and outside a program."""
 
 import jax
 import jax.numpy as jnp
@@ -41,3 +41,19 @@ def test_classes_of_a_shard_without_counts_cannot_be_drawn(replacement):
     weights, counts = weights_and_counts(cx.samplers.unigram(4, replacement=replacement))
     assert np.isneginf(counts[:, 4:]).all()
     assert (weights[4:] == 0).all()
+
+
+def test_outside_a_program_it_is_compiled_once():
+    traced = []
+    of_shard = cx.samplers.uniform(4).share(2)
+
+    def sample(*arguments):
+        traced.append(1)
+        return of_shard.sample(*arguments)
+
+    made = cx.samplers.uniform(4)._replace(share=lambda number: of_shard._replace(sample=sample))
+    for _ in range(3):
+        sampler = cx.samplers.sharded(made, 2)
+        drawn = sampler.sample(sampler.init(jax.random.key(0), CLASSES), jax.random.key(1), QUERY)
+    assert drawn.ids.shape == (1, 4)
+    assert len(traced) == 1

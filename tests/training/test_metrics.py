@@ -114,5 +114,10 @@ def test_wrong_arguments_are_refused():
         ranking_metrics(top_ids, labels, np.ones(4), ks=(1,))
     with pytest.raises(ValueError, match="every k within"):
         ranking_metrics(top_ids, labels, np.ones(3))
+    with pytest.raises(ValueError, match=r"integer top_ids below 3, .* got 3"):
+        ranking_metrics(top_ids + 3, labels, np.ones(3), ks=(1,))
     with pytest.raises(ValueError, match="num_train"):
         inverse_propensities(np.ones(3), 2)
+    with pytest.raises(ValueError, match="expected b > 0"):
+        inverse_propensities(np.array([0, 1]), 9, b=0.0)
+    assert np.isfinite(inverse_propensities(np.array([2, 1]), 9, b=0.0)).all()

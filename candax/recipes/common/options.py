@@ -1,7 +1,10 @@
-"""Options of an interface in Python: some of the settings of a command, by their names."""
+"""Settings of a command by their names: options of an interface in Python, and what a run has written of itself."""
 
+import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
@@ -50,3 +53,33 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
     except ValueError as error:  # which names them as the command line does
         raise ValueError(_OPTION.sub(lambda found: found[1].replace("-", "_"), str(error))) from None
     return settings
+
+
+def saved_settings(kind: type[S], path: Path, lacking: Mapping[str, Any], **now: Any) -> S:
+    """The settings that a run has written into a JSON file.
+
+    Args:
+        kind: the class of the settings.
+        path: of the file.
+        lacking: settings that files of earlier versions lack.
+        now: settings that are others than they were, such as the folder of a run that has moved.
+
+    Raises:
+        ValueError: if the file holds anything else, such as settings that this version does not have.
+        OSError: if it cannot be read.
+    """
+    expected = f"{path}: expected the settings of a run as JSON, got"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{expected} another file: {error}.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{expected} {described(found)}.")
+    if strange := sorted(found.keys() - {field.name for field in dataclasses.fields(kind)}):
+        raise ValueError(f"{expected} {', '.join(strange)} too, which this version does not know: update candax.")
+    hints = get_type_hints(kind)
+    values = {**lacking, **found, **now}
+    for name, value in values.items():
+        if not fits(value, hints[name]):
+            raise ValueError(f"{expected} {described(value)} as {name}, which is to be {named(hints[name])}.")
+    return kind(**values)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import math
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -186,9 +187,7 @@ def writable_folder(path: Path) -> Path:
         raise ValueError(f"expected --out to be a folder, got the file {path}.")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         what = f"expected --out to be a folder that can be written: {error.strerror}"
         raise OSError(error.errno, what, str(path)) from error

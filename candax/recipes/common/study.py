@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -181,15 +182,28 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
     """The rows in the file if it is of the same study, else none."""
-    found = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
     if isinstance(found, dict) and identity.items() <= found.items():
-        return list(found["rows"])
+        rows = found.get("rows")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f'{path}: expected the rows of a study under "rows", got none. Remove it.')
+        return [{**row, "curve": _with_nan(row["curve"])} if row.get("curve") else row for row in rows]
     shutil.rmtree(path.parent / _UNFINISHED, ignore_errors=True)
     return []
 
 
+def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    """A curve as it was before ``_write``."""
+    return {name: [math.nan if value is None else value for value in values] for name, values in curve.items()}
+
+
 def _write(path: Path, results: Any) -> None:
-    write_atomically(path, json.dumps(results, indent=1) + "\n")
+    """Writes JSON, which has null for numbers that are not finite."""
+    plain = json.loads(json.dumps(results), parse_constant=lambda name: None)
+    write_atomically(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
 def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> list[Row]:

@@ -35,23 +35,16 @@ class Advise(common.Settings):
     """Coordinates of a class vector."""
     batch_size: common.Count = 256
     """Examples per step."""
-    rest_ms: float | None = None
+    rest_ms: common.NotNegative | None = None
     """Milliseconds that the rest of the model takes per step; by default as long as an output layer with 1,024
     candidates."""
-    memory_gb: float | None = None
+    memory_gb: common.Positive | None = None
     """Gigabytes of memory of one device; by default what the device reports, or else the machine's memory."""
-    seconds: float = 8.0
+    seconds: common.Positive = 8.0
     """Seconds to spend on measurements, compiling not included."""
     out: common.Out = Path("runs/advise")
     """Folder for results.json."""
     QUICK: ClassVar = {"seconds": 0.5, "dim": 8}
-
-    def check(self) -> None:
-        """See ``Settings``."""
-        super().check()
-        self.expect(self.rest_ms is None or self.rest_ms >= 0, "0 or more after --rest-ms", "rest_ms")
-        self.expect(self.seconds > 0, "more than 0 after --seconds", "seconds")
-        self.expect(self.memory_gb is None or self.memory_gb > 0, "more than 0 after --memory-gb", "memory_gb")
 
 
 def advise(settings: Advise) -> diagnostics.Advice:

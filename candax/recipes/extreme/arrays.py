@@ -21,10 +21,20 @@ def features_of(X: Any) -> csr_array:
 
 
 def is_indicator(y: Any) -> bool:
-    """Whether examples have several labels: a sparse matrix, or a dense one of several columns."""
+    """Whether examples have several labels: a sparse matrix, or a dense one of several columns.
+
+    Raises:
+        ValueError: for lists of different lengths.
+    """
     if issparse(y):
         return True
-    shape = np.shape(np.asarray(y))
+    try:
+        shape = np.shape(np.asarray(y))
+    except ValueError as error:
+        raise ValueError(
+            "expected y as an indicator, or one label for each example, got lists of different lengths: use sklearn."
+            "preprocessing.MultiLabelBinarizer(sparse_output=True).fit_transform(y)."
+        ) from error
     return len(shape) == 2 and shape[1] != 1
 
 
@@ -34,7 +44,10 @@ def indicator_of(y: Any, num_examples: int) -> csr_array:
     Raises:
         ValueError: unless there is a row of zeros and ones for each example.
     """
-    labels = csr_array(check_array(y, accept_sparse="csr", dtype=None))
+    found = check_array(y, accept_sparse="csr", dtype=None)
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"expected y of several columns to be an indicator of zeros and ones, got {found.dtype}.")
+    labels = csr_array(found)
     if labels.shape[0] != num_examples:
         raise ValueError(f"expected a row of y for each of {num_examples} examples, got {labels.shape[0]}.")
     if not np.isin(labels.data, (0, 1)).all():
@@ -50,7 +63,10 @@ def classes_of(y: Any) -> tuple[np.ndarray, csr_array]:
     Raises:
         ValueError: for values that cannot be classes, such as fractions.
     """
-    check_classification_targets(y)
-    classes, ids = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    try:
+        check_classification_targets(y)
+        classes, ids = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    except TypeError as error:  # of values that have no order
+        raise ValueError(f"expected labels that are all texts or all numbers, got others: {error}.") from error
     labels = csr_array((np.ones(len(ids), bool), ids, np.arange(len(ids) + 1)), shape=(len(ids), len(classes)))
     return classes, labels

@@ -1,5 +1,6 @@
 """Extreme classification, scikit-learn style: `ExtremeClassifier().fit(X, Y)`, over the model of `candax train`."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,12 @@ from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.common.finished import plain
+from candax.recipes.common.options import with_options
 from candax.recipes.extreme.arrays import classes_of, features_of, indicator_of, is_indicator
-from candax.recipes.extreme.options import pair_of, settings_of
+from candax.recipes.extreme.options import pair_of
 from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
 from candax.recipes.extreme.scoring import Labels
+from candax.recipes.extreme.train import Train
 from candax.training import fit
 
 # Batches are small where the training set is, so that an epoch has at least this many.
@@ -97,11 +100,11 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         self.seed = seed
 
     def fit(self, X: Any, y: Any) -> "ExtremeClassifier":
-        """Trains anew.
+        """Trains anew; where that fails, the classifier stays as it was.
 
         Args:
             X: ``[n, num_features]``, sparse or dense, finite.
-            y: ``[n, num_labels]``, sparse or dense, nonzero where a label is true; or ``[n]``.
+            y: ``[n, num_labels]``, sparse or dense, 1 where a label is true and else 0; or ``[n]``.
 
         Returns:
             This classifier.
@@ -109,11 +112,18 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             ValueError: for arrays that do not fit, or settings out of range.
         """
+        found = copy.copy(self)
+        found._fit(X, y)
+        self.__dict__ = found.__dict__
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:
+        check_positive("num_predicted", self.num_predicted, optional=True)
+        settings = with_options(Train, OPTIONS, {name: getattr(self, name) for name in OPTIONS})
         X, labels = self._learned(X, y)
         examples = data.Examples(X, labels)
         nothing = data.Examples(examples.features[:0], labels[:0])
         dataset = data.Dataset("X", examples, nothing)
-        settings = settings_of(**plain({name: getattr(self, name) for name in OPTIONS}))
         settings = dataclasses.replace(
             settings, batch_size=max(1, min(self.batch_size, len(examples) // _LEAST_BATCHES))
         )
@@ -132,7 +142,6 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
             },
             finished.weights_of(model),
         )
-        return self
 
     @checked
     def predict(self, X: Any) -> Any:
@@ -196,7 +205,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
 
     @checked
     def use_index(self, index: str | Path | None) -> "ExtremeClassifier":
-        """Makes ``top_k`` search approximately, through an index.
+        """Makes ``top_k`` search approximately, through an index. Copies by pickle, joblib or ``save`` search exactly.
 
         Args:
             index: file of an index of these classes, which is built and written if the file is missing. None: exact
@@ -217,7 +226,9 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight))
         best = self.top_k(X, 1)[1][:, 0]
-        truth = csr_array(y)
+        truth = indicator_of(y, len(best))
+        if truth.shape[1] != len(self.classes_):
+            raise ValueError(f"expected y of {len(self.classes_)} columns, as in fit, got {truth.shape[1]}.")
         hits = np.asarray(truth[np.arange(len(best)), best]).ravel() != 0
         return float(np.average(hits, weights=sample_weight))
 
@@ -234,8 +245,10 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         about = {**plain(labels.about), "options": plain(self.get_params()), "multilabel": self.multilabel_}
         about["sparse"] = self.sparse_
         classes = self.classes_
+        if classes.dtype.kind in "biufU":
+            about["dtype"] = classes.dtype.str
         if classes.dtype.kind in "bf" and np.array_equal(classes, np.round(classes)):
-            about["dtype"], classes = classes.dtype.str, classes.astype(np.int64)
+            classes = classes.astype(np.int64)
         plainly = np.array_equal(classes, np.arange(len(classes)))
         names = {} if plainly else {"classes": classes.tolist()}
         extra = {} if labels.rarity is None else {"rarity": labels.rarity}
@@ -248,8 +261,10 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         found = cls(**about["options"])
         found.multilabel_, found.sparse_ = about["multilabel"], about.get("sparse", True)
         found.n_features_in_ = about["num_features"]
-        classes = np.array(saved.names.get("classes", np.arange(about["num_classes"])))
-        found.classes_ = classes.astype(about.get("dtype", classes.dtype))
+        classes = saved.names.get("classes", np.arange(about["num_classes"]))
+        # Each text by itself: in an array of texts all take as much memory as the longest one.
+        kind = object if len(classes) and isinstance(classes[0], str) else None
+        found.classes_ = np.array(classes, about.get("dtype", kind))
         found.fitted_ = Labels(about, saved.weights, saved.extra.get("rarity"))
         return found
 
@@ -271,6 +286,8 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         if self.multilabel_:
             X = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
             labels = indicator_of(y, X.shape[0])
+            if not labels.nnz:
+                raise ValueError(f"expected y with labels, got zeros alone for all {X.shape[0]} examples.")
             self.classes_ = np.arange(labels.shape[1])
         else:
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32)

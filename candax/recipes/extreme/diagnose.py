@@ -140,9 +140,15 @@ def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
         )
     if labels.dtype.kind not in "iu":
         raise ValueError(f"expected integer labels in {path}, got {labels.dtype}.")
+    if strange := labels[(labels < -1) | (labels >= len(vectors))].tolist():
+        raise ValueError(
+            f"expected labels from 0 to {len(vectors) - 1}, or -1 where there is none, in {path}, got {strange[0]}."
+        )
     for name in ("class_biases", "counts"):
         if name in arrays and arrays[name].shape != (len(vectors),):
             raise ValueError(f"expected {name} of shape ({len(vectors)},), one per class, got {arrays[name].shape}.")
+    if "counts" in arrays and not (np.isfinite(arrays["counts"]) & (arrays["counts"] >= 0)).all():
+        raise ValueError(f"expected finite counts of 0 or more in {path}, got others.")
     biases, counts = (jnp.asarray(arrays[name]) if name in arrays else None for name in ("class_biases", "counts"))
     classes = Classes(jnp.asarray(vectors), biases, counts, jnp.int32(len(vectors)))
     rows = _choose(settings, np.flatnonzero((labels >= 0).any(axis=1)))

@@ -74,6 +74,13 @@ class Setting(common.Settings):
     python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        self.expect(self.dropout < 1, "a dropout below 1", "dropout")
+        # Of scikit-learn, which the linear encoder starts from.
+        self.expect(self.encoder == "relu" or self.seed < 2**32, "a seed below 2^32", "seed")
+
     def load(self) -> data.Dataset:
         """The data set."""
         dataset = data.load(self.dataset)
@@ -89,6 +96,11 @@ class Setting(common.Settings):
                 f"expected {least:,} training examples or more (a batch), and test examples in {self.dataset}; got "
                 f"{train:,} and {test:,}. --batch-size gives the size of a batch."
             )
+        for which, part in (("training", dataset.train), ("test", dataset.test)):
+            if not part.labels.nnz:
+                raise ValueError(
+                    f"expected labels in {self.dataset}, got none in any of its {len(part):,} {which} examples."
+                )
 
     def rarity(self) -> np.ndarray | None:
         """The rarity of features, by which counts are weighted; None where they are not."""

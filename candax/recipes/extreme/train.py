@@ -13,6 +13,7 @@ one core. On yso-en .367 / .170, with neighbours .377 / .176, 594 s on two cores
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from candax.base import Sampler
 from candax.models import Classifier
 from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
+from candax.recipes.common.options import saved_settings
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
@@ -140,15 +142,6 @@ class Run(NamedTuple):
     model: Classifier
     optimizer: cx.Optimizer
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What all parts of the run share."""
-        values = dataclasses.asdict(self.settings)
-        kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
-        kept = {name: value for name, value in kept.items() if name not in _BEFORE or value != _BEFORE[name]}
-        # With the linear encoder the rate falls to 0 at the last step.
-        return kept if self.settings.encoder == "relu" else {**kept, "num_steps": self.training.num_steps}
-
     def measure(self) -> dict[str, float]:
         """What ``evaluate_dataset`` says of the model, and the step."""
         return {
@@ -157,11 +150,22 @@ class Run(NamedTuple):
         }
 
 
+def identity_of(settings: Train, num_steps: int) -> dict[str, Any]:
+    """What all parts of a run share."""
+    values = dataclasses.asdict(settings)
+    kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
+    kept = {name: value for name, value in kept.items() if name not in _BEFORE or value != _BEFORE[name]}
+    # With the linear encoder the rate falls to 0 at the last step.
+    return kept if settings.encoder == "relu" else {**kept, "num_steps": num_steps}
+
+
 def train(settings: Train) -> list[common.Row]:
     """Trains, or goes on with, a run for each seed; measures them beside baselines; returns the rows of the table."""
     settings = settings.ready()
     common.writable_folder(settings.out)
     dataset = settings.load()
+    for number in range(max(settings.seeds, settings.average)):
+        _check_begun(settings.of_seed(number), dataset)
     shares = functools.cache(lambda: neighbour_shares(dataset, power=best_power(without_validation(dataset))))
     name = "full softmax" if settings.sampler is None else f"{settings.sampler}, {settings.loss}"
     methods = [
@@ -205,7 +209,7 @@ def train(settings: Train) -> list[common.Row]:
         picture="train.png",
         may_change=("seeds", "average", "dataset", "checkpoint_every", "keep"),
         results=functools.partial(_results, settings, dataset),
-        data=dataset.digest,
+        data=f"{dataset.digest} {hashlib.blake2b(repr(dataset.class_names).encode(), digest_size=8).hexdigest()}",
     )
     return common.run(study, settings)
 
@@ -233,6 +237,16 @@ def _begun(out: Path) -> bool:
         return saved.latest_step is not None
 
 
+def _check_begun(settings: Train, dataset: data.Dataset) -> None:
+    """Raises ValueError now, not behind the baselines, where the folder holds a run of other settings or data."""
+    if not _begun(settings.out):
+        return
+    training = settings.training(dataset, new=False, seed=settings.seed)
+    identity = {**training.batches.identity, **identity_of(settings, training.num_steps)}
+    with Checkpoints(settings.out, identity=identity, reads=True) as saved:
+        saved.about()
+
+
 def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) -> tuple[Run, common.Row]:
     """A run at its end, and figures of its training; of a run that is there already the end alone."""
     out = common.writable_folder(settings.out)
@@ -248,7 +262,7 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
         num_steps=num_steps,
         validation=Validation([()], lambda model, _: dict(measure(model)), every=lambda step: step in points),
         folder=out,
-        identity=run.identity,
+        identity=identity_of(settings, num_steps),
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep,
         progress=progress,
@@ -303,14 +317,15 @@ def restore(folder: Path) -> Run:
         See ``Run``.
 
     Raises:
-        ValueError: if the folder holds no run or no checkpoint, or the data are not those it was trained on.
+        ValueError: if the folder holds no run or no checkpoint, or settings that are none of this version; if the data
+            are not those it was trained on.
     """
     config = folder / "config.json"
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
-    settings = Train(**{**_BEFORE, **json.loads(config.read_text(encoding="utf-8")), "out": folder})
+    settings = saved_settings(Train, config, _BEFORE, out=folder)
     run = _start(settings, settings.load(), new=False, full_softmax=losses.full_softmax)
-    identity = {**run.training.batches.identity, **run.identity}
+    identity = {**run.training.batches.identity, **identity_of(settings, run.training.num_steps)}
     with Checkpoints(folder, identity=identity, reads=True) as checkpoints:
         checkpoints.restore(run.model, run.optimizer)
     return run
