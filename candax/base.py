@@ -22,9 +22,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_trans
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from candax.checks import checked
+from candax.checks import check_positive, checked
 
 T = TypeVar("T")
 
@@ -67,7 +68,8 @@ class Classes:
 
     ``vectors`` [num_classes, dim] and ``biases`` [num_classes] are its rows: arrays, or views of tables inside
     ``candax.rows.value_and_grad``. ``counts`` are label frequencies where known. Ids >= ``num_valid`` (default: none)
-    are padding rows: never sampled, scored or predicted. Where the head is ``normalized`` its logits are cosines, and
+    are padding rows: never sampled, scored or predicted. ``total_count`` is the sum of the counts of all classes where
+    these are one shard's. Where the head is ``normalized`` its logits are cosines, and
     ``vectors`` are of any length nevertheless: what ranks or scores them uses ``candax.cosines.as_scored``.
     """
 
@@ -76,8 +78,12 @@ class Classes:
     counts: Float[Array, "num_classes"] | None = None
     num_valid: Int[Array, ""] = None  # type: ignore[assignment]  # set below
     normalized: bool = static_field(default=False)
+    total_count: Float[Array, ""] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("vectors", "biases"):
+            if isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, jnp.asarray(getattr(self, name)))
         shape = getattr(self.vectors, "shape", (0, 0))
         of_biases = getattr(self.biases, "shape", shape[:1])
         if len(shape) != 2 or of_biases != shape[:1]:
@@ -102,12 +108,14 @@ class Query:
     """All that a sampler may look at; gradients are stopped before it is built.
 
     ``labels`` pad with -1 and are distinct within an example. Adaptive samplers may gather rows of ``classes``; static
-    ones do not touch it. With a normalised head ``embeddings`` are of length 1.
+    ones do not touch it. With a normalised head ``embeddings`` are of length 1. ``elsewhere`` says which labels belong
+    to the classes of other shards, and so are -1 here.
     """
 
     embeddings: Float[Array, "B dim"]
     labels: Int[Array, "B T"]
     classes: Classes
+    elsewhere: Bool[Array, "B T"] | None = None
 
 
 @pytree
@@ -194,6 +202,7 @@ class Sampler(NamedTuple):
         facts: see ``Facts``.
         share: ``(number) -> Sampler``: the sampler of one of that many shards of the classes, which draws its part of
             the samples; None for one that cannot be divided. See ``candax.samplers.sharded``.
+        name: how it is shown: the call that made it.
     """
 
     init: Callable[[KeyArray, Classes], State]
@@ -204,6 +213,10 @@ class Sampler(NamedTuple):
     schedule: Callable[[int], bool]
     facts: Facts
     share: Callable[[int], "Sampler"] | None = None
+    name: str | None = None
+
+    def __repr__(self) -> str:
+        return self.name or f"Sampler({getattr(self.sample, '__qualname__', type(self.sample).__name__)})"
 
 
 class Retriever(NamedTuple):
@@ -242,7 +255,19 @@ class Retriever(NamedTuple):
     def find(
         self, state: State, embeddings: Float[Array, "B dim"], classes: Classes, k: int
     ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-        """``search`` for embeddings without labels, of any length."""
+        """``search`` for embeddings without labels, of any length.
+
+        Raises:
+            ValueError: for a k below 1, or embeddings that are not as wide as class vectors.
+        """
+        check_positive("k", k)
+        if np.ndim(embeddings) != 2 or embeddings.shape[1] != classes.vectors.shape[1]:
+            raise ValueError(
+                f"expected embeddings [B, {classes.vectors.shape[1]}], as wide as class vectors, got "
+                f"{list(np.shape(embeddings))}."
+            )
+        if not embeddings.shape[0]:
+            return jnp.zeros((0, k), jnp.float32), jnp.zeros((0, k), jnp.int32)
         unknown = jnp.full((embeddings.shape[0], 1), -1, jnp.int32)
         return self.search(state, Query(embeddings, unknown, classes), k)
 

@@ -28,6 +28,7 @@ _DTYPES = {"Float": "floats", "Int": "integers", "Integer": "integers", "Bool": 
 _ADVICE = {
     "logits": " A head makes them: hand the loss over, as in cx.Head(..., loss=cx.losses.css), uncalled.",
     "gradients": " candax.value_and_grad makes them.",
+    "ids": " Lists become arrays by np.asarray.",
     "labels": " Labels are class ids: take argmax of one-hot or probability arrays.",
     "table": " A matrix of your own goes into head.vectors[...] once the head is made.",
 }

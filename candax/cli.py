@@ -182,7 +182,8 @@ def _parse(args: list[str]) -> tuple[Callable[[Any], Any], Any]:
     if args[:1] == ["experiment"]:
         program, commands, args = "candax experiment", EXPERIMENTS, args[1:]
     if args and not args[0].startswith("-") and args[0] not in commands:
-        _fail(f"expected one of {', '.join(commands)}, got {args[0]!r}. See {program} --help.")
+        known = [*commands, *(["experiment"] if commands is COMMANDS else [])]
+        _fail(f"expected one of {', '.join(known)}, got {args[0]!r}. See {program} --help.")
     if args[:1] and args[0].startswith("--tyro-"):
         # Completion for a shell knows the options of every command too, which takes an import of each.
         _cli(_all(), program, args)

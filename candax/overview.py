@@ -15,7 +15,7 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Look": {
         "compare": ("candax compare", "samplers and losses beside the full softmax"),
         "advise": ("candax advise FILE", "what suits your labels on this machine"),
-        "diagnose": ("candax diagnose RUN", "bias and variance of estimators on a run"),
+        "diagnose": ("candax diagnose RUN", "bias and variance on a run of train"),
     },
     "Train": {
         "train": ("candax train --dataset FOLDER", "tags of documents, any extreme labels"),
@@ -27,7 +27,7 @@ _PURPOSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Use": {
         "predict": ("candax predict RUN INPUT", "the best classes for new inputs"),
-        "evaluate": ("candax evaluate RUN", "the measures of a run, as JSON"),
+        "evaluate": ("candax evaluate RUN", "the measures of a run of train"),
         "export": ("candax export RUN", "class vectors as safetensors, .npy, faiss"),
         "neighbors": ("candax neighbors VECTORS WORD", "the nearest words"),
         "analogy": ("candax analogy VECTORS A B C", "a is to b as c is to which word?"),

@@ -245,7 +245,7 @@ def _options(frequency: np.ndarray, labels: int, times: StepTimes, rest: float) 
     for size in sizes:
         for name, q in chances.items():
             variance = max(0.0, float(np.sum((_ON_ONE**2 * p + (1 - _ON_ONE**2) * p**2) / q)) - 1) / size
-            among = float(np.sum(p * -np.expm1(size * np.log1p(-q))))
+            among = float(np.sum(p * -np.expm1(size * np.log1p(-np.minimum(q, 1 - 1e-12)))))
             hits = float(size * labels * np.sum(p * q))
             time = times.of(size)
             found.append(Option(name, size, time, among, hits, variance, (time + rest) * (1 + variance) ** 2))
@@ -284,10 +284,10 @@ def _snippet(best: Option, number: int, dim: int, loss: str, optimizer: str, dev
     sampled = best.sampler != "full_softmax"
     arguments = {"unigram": ", smoothing=1.0"}.get(best.sampler, "")
     sampler = f"cx.samplers.{best.sampler}({best.num_sampled}{arguments})" if sampled else "None"
-    mesh = f", mesh=jax.make_mesh(({devices},), ('classes',))" if devices > 1 else ""
+    mesh = f", mesh=cx.training.class_mesh({devices})" if devices > 1 else ""
     tables = ", tables=cx.rows.exact_adam(1e-3)" if optimizer == "exact" else ""
     return (
-        "import jax, optax, candax as cx\nfrom flax import nnx\n\n"
+        "import optax, candax as cx\nfrom flax import nnx\n\n"
         f"head = cx.Head(\n    {number}, {dim}, sampler={sampler}, loss=cx.losses.{loss},\n"
         f"    counts=counts, rngs=nnx.Rngs(0){mesh},\n)\n"
         f"optimizer = cx.Optimizer(head, optax.adam(1e-3){tables})  # or of the model that holds the head\n"

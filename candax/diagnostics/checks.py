@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from candax.base import Classes
 from candax.diagnostics.methods import Method
+from candax.losses.full import scores_all_classes
 
 
 def check_data(classes: Classes, embeddings: Array | np.ndarray, labels: Array | np.ndarray) -> None:
@@ -62,6 +63,12 @@ def check_settings(
         raise ValueError(
             f"expected a method and a number of samples, got {len(methods)} methods, {len(num_sampled)} numbers."
         )
+    for method in methods:
+        if scores_all_classes(method.loss):
+            raise ValueError(
+                f"expected losses over sampled logits, got {method.name!r}, whose loss scores all classes: the exact "
+                "softmax is what estimates are compared with."
+            )
     names = [method.name for method in methods]
     for what, values in (("methods", names), ("numbers of samples", list(num_sampled))):
         if len(set(values)) < len(values):

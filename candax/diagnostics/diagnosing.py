@@ -1,8 +1,10 @@
 """Bias, variance and error of what methods estimate, against the number of samples: the loop over methods."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +94,9 @@ def diagnose(
     check_data(classes, embeddings, labels)
     num_valid = int(classes.num_valid)
     check_settings(methods, num_sampled, num_draws, top_k, num_valid)
-    query = Query(jnp.asarray(embeddings), jnp.asarray(labels, jnp.int32), classes)
+    # Sums over thousands of draws would stand still in fewer bits.
+    classes = dataclasses.replace(classes, vectors=_wide(classes.vectors), biases=_wide(classes.biases))
+    query = Query(_wide(embeddings), jnp.asarray(labels, jnp.int32), classes)
     exact = exactly(query, min(top_k, classes.num_classes))
     total = len(methods) * len(num_sampled) * num_draws
     cells: list[dict[str, Measure]] = []
@@ -165,6 +169,10 @@ def _optimum_bias(run: Draws, state: State, keys: Key[Array, "2 H"], query: Quer
     """See ``Diagnostics``; ``run`` draws labels too."""
     nothing = exact._replace(gradients=jax.tree.map(jnp.zeros_like, exact.gradients))
     return optimum_bias(_halves(run, state, keys, query, nothing, lambda draws: None)[1].classes)
+
+
+def _wide(array: Any) -> Any:
+    return None if array is None else jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))
 
 
 def _half(

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, Query, Sampler
+from candax.cosines import as_scored
 from candax.samplers.common.keys import Near
 from candax.samplers.lsh.codes import HashFamily, check_bits, log_not_found
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
@@ -23,7 +24,7 @@ _CHUNK = 32
 def model_weights(query: Query) -> Float[np.ndarray, "B num_classes"]:
     """The weights of the softmax, exp(embedding . vector_c + bias_c), up to a factor for each example."""
     classes = query.classes
-    logits = query.embeddings @ classes.vectors.T
+    logits = query.embeddings @ as_scored(classes.vectors, classes.normalized).T
     logits = logits if classes.biases is None else logits + classes.biases
     logits = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, logits, -jnp.inf)
     return np.exp(np.asarray(logits - jnp.max(logits, axis=1, keepdims=True), np.float64))

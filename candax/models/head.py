@@ -337,6 +337,8 @@ def _check_counts(counts: Any, num_classes: int) -> None:
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if wrong.size:
         raise ValueError(f"expected finite counts >= 0, got {values[wrong[0]]:g} for class {wrong[0]}.")
+    if values.sum() > np.finfo(np.float32).max:
+        raise ValueError(f"expected counts whose sum float32 can hold, got {values.sum():g}: divide them by a number.")
 
 
 def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..., Any]:

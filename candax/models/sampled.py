@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from candax.base import Classes, KeyArray, Query, Sampler, State
-from candax.checks import checked
+from candax.checks import checked, described
 from candax.losses.full import full_softmax, scores_all_classes
 from candax.losses.likelihood import css
 from candax.models.predictions import Predictions, check_reduction, predictions
@@ -170,7 +170,7 @@ def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) ->
     if scores_all_classes(loss) != (sampler is None):
         raise ValueError(
             "expected a sampler with every loss but full_softmax and over_all_classes(...), each of which scores all "
-            f"classes itself and takes none: got sampler={'None' if sampler is None else 'a sampler'} with {loss!r}."
+            f"classes itself and takes none: got sampler={sampler} with {described(loss)}."
         )
     keeps_first = getattr(loss, "func", loss) is css and getattr(loss, "keywords", {}).get("num_kept") is not None
     if keeps_first and sampler is not None and not sampler.facts.alike:

@@ -249,6 +249,11 @@ def _of_argument(number: int, paths: list[tuple[Any, ...]], found: Any) -> Gradi
 
 
 def _check_loss(loss: Any) -> None:
+    if not jax.tree_util.all_leaves([loss]):
+        raise ValueError(
+            f"expected the differentiated function to return one number, got a {type(loss).__name__}: with something "
+            "beside the loss, has_aux=True."
+        )
     shape = jnp.shape(loss)
     if shape != () or not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise ValueError(

@@ -34,7 +34,8 @@ def refuse_collectors(transformation: optax.GradientTransformation) -> None:
         if is_refused(node):
             raise ValueError(
                 f"rowwise: the transformation collects gradients over several steps ({type(node).__name__}), so rows "
-                "that a later step does not use would lose theirs. Use a larger batch instead."
+                "that a later step does not use would lose theirs. Join gradients of several batches by "
+                "candax.accumulate, or cut a batch into parts by fit(accumulate=)."
             )
 
 
@@ -80,8 +81,9 @@ def check_elementwise(transformation: optax.GradientTransformation) -> None:
         if not np.allclose(whole[part], rows, rtol=1e-4, atol=1e-6, equal_nan=True):
             raise ValueError(
                 "rowwise: the transformation is not elementwise: on a part of the rows it gives another update than on "
-                "the whole table. Norms of whole arrays (clipping, lamb, lars), factored or matrix moments (adafactor, "
-                "sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like, or what is as a dense "
-                "optimizer (candax.rows.exact_adamw); clip by clip_norm= of candax.Optimizer, once over all gradients."
+                "the whole table. Take optax.clip_by_global_norm out of its chain: clip_norm= of candax.Optimizer "
+                "clips, once over all gradients. Norms of whole arrays (clipping, lamb, lars), factored or matrix "
+                "moments (adafactor, sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like, or "
+                "what is as a dense optimizer (candax.rows.exact_adamw)."
             )
     _ELEMENTWISE.add(program.digest())

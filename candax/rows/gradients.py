@@ -174,6 +174,9 @@ class RowGradients:
     def __mul__(self, factor: Array | float) -> "RowGradients":
         return RowGradients(self.ids, self.rows * factor, self.num_rows)
 
+    def __truediv__(self, divisor: Array | float) -> "RowGradients":
+        return self * (1 / divisor)
+
     def __add__(self, other: object) -> "RowGradients":
         raise TypeError(
             "row gradients cannot be added with +: their rows belong to different ids. Join the gradients of "
@@ -229,6 +232,9 @@ class Gradients:
 
         params = jax.tree.map(times, self.params)
         return dataclasses.replace(self, params=params, rows=map_rows(times, self.rows))
+
+    def __truediv__(self, divisor: Array | float) -> "Gradients":
+        return self * (1 / divisor)
 
     def __add__(self, other: object) -> "Gradients":
         raise TypeError("gradients with rows cannot be added with +: join those of micro-batches by candax.accumulate.")

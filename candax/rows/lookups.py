@@ -277,14 +277,14 @@ def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:
 
 
 def _narrow(ids: Any) -> Any:
-    """Integers that 32 bits do not hold become the largest that they do: cut off, they could be another row's id."""
+    """Integers that 32 bits do not hold become the nearest that they do: cut off, they could be another row's id."""
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         return ids
     numbers = np if isinstance(ids, np.ndarray) else jnp
     if jnp.issubdtype(ids.dtype, jnp.unsignedinteger):
         return numbers.minimum(ids, 2**31 - 1).astype(numbers.int32) if ids.dtype.itemsize >= 4 else ids
     if ids.dtype.itemsize > 4:
-        return numbers.where((ids < -1) | (ids > 2**31 - 1), 2**31 - 1, ids).astype(numbers.int32)
+        return numbers.clip(ids, -(2**31), 2**31 - 1).astype(numbers.int32)
     return ids
 
 

@@ -92,9 +92,11 @@ def buckets(
 
 def _directions(key: KeyArray, query: Query, groups: int, number: int) -> Query:
     """Random directions among each group's embeddings, which are as long as these on average, without labels."""
-    own = query.embeddings.reshape(groups, -1, query.embeddings.shape[1])
+    # Squares of long embeddings are beyond what 16 bits hold.
+    wide = query.embeddings.astype(jnp.promote_types(query.embeddings.dtype, jnp.float32))
+    own = wide.reshape(groups, -1, wide.shape[1])
     mixed = jnp.einsum("gmb,gbd->gmd", jax.random.normal(key, (groups, number, own.shape[1]), own.dtype), own)
     of_own, of_mixed = (jnp.sqrt(jnp.mean(jnp.sum(x * x, axis=2), axis=1))[:, None, None] for x in (own, mixed))
     mixed = mixed * (of_own / jnp.maximum(of_mixed, jnp.finfo(own.dtype).tiny))
     labels = jnp.full((groups * number, query.labels.shape[1]), -1, query.labels.dtype)
-    return Query(mixed.reshape(groups * number, -1), labels, query.classes)
+    return Query(mixed.reshape(groups * number, -1).astype(query.embeddings.dtype), labels, query.classes)

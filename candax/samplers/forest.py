@@ -81,9 +81,10 @@ class Forest(NamedTuple):
             def visit(far: Array, block: Block) -> Array:
                 keys = unit(class_keys(block.vectors, block.biases, longest))
                 own = lines[jax.lax.dynamic_slice_in_dim(node, block.start, keys.shape[0])]
-                return jax.lax.dynamic_update_slice_in_dim(far, jnp.sum(keys * own, axis=1), block.start, axis=0)
+                along = jnp.sum(keys * own, axis=1).astype(far.dtype)
+                return jax.lax.dynamic_update_slice_in_dim(far, along, block.start, axis=0)
 
-            return walk(classes, jnp.dtype(jnp.float32), visit, jnp.zeros(num_classes), block_size=at_once)
+            return walk(classes, jnp.dtype(jnp.float32), visit, jnp.zeros(num_classes, jnp.float32), block_size=at_once)
 
         def grow(key: KeyArray) -> tuple[Array, Array, Array]:
             place = jnp.arange(width << depth, dtype=jnp.int32)

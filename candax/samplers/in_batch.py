@@ -64,7 +64,8 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         counts = check_counts(classes.counts, "in_batch")
         counts = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, counts, 0.0)
         some = counts > 0
-        log_all = jnp.log(jnp.where(some.any(), jnp.sum(counts), 1))
+        total = jnp.sum(counts) if classes.total_count is None else classes.total_count
+        log_all = jnp.log(jnp.where(total > 0, total, 1))
         return jnp.where(some, jnp.log(jnp.where(some, counts, 1)) - log_all, -jnp.inf)
 
     def sample(state: Array, key: KeyArray, query: Query) -> Candidates:
@@ -76,12 +77,17 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
                 "labels per step; a few groups, such as num_groups=4, are many times quicker and nearly as exact.",
                 stacklevel=2,
             )
-        labels = query.labels.reshape(groups, -1)
-        if groups > 1:
-            others = (jnp.arange(groups)[:, None] + jnp.arange(1, groups)) % groups
-            labels = labels[others].reshape(groups, -1)
+        others = (jnp.arange(groups)[:, None] + jnp.arange(1, groups)) % groups
+
+        def of_set(labels: Array) -> Array:
+            labels = labels.reshape(groups, -1)
+            return labels if groups == 1 else labels[others].reshape(groups, -1)
+
+        labels = of_set(query.labels)
         ids = jnp.maximum(labels, 0)
-        number = jnp.sum(labels >= 0, axis=1)
+        # A shard states the frequencies of its classes among the labels of all shards.
+        is_label = labels >= 0 if query.elsewhere is None else (labels >= 0) | of_set(query.elsewhere)
+        number = jnp.sum(is_label, axis=1)
         drawn = Candidates(ids, jnp.zeros(ids.shape), labels >= 0, draw=number)
         counts = log_expected_count(state, drawn, ids, query)
         mask = (labels >= 0) & (counts > -jnp.inf)
@@ -91,8 +97,8 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         state: Array, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del query
-        number = jnp.maximum(candidates.draw, 1).astype(jnp.float32)
-        return state[ids] + jnp.log(number)[:, None]
+        number = candidates.draw.astype(jnp.float32)
+        return state[ids] + jnp.where(number > 0, jnp.log(jnp.maximum(number, 1)), -jnp.inf)[:, None]
 
     def refresh(state: State, key: KeyArray, classes: Classes) -> Array:
         del state

@@ -178,8 +178,13 @@ def learned_clusters(
             log_learned = jax.nn.log_softmax(logits(params, state.clusters, query.embeddings), axis=1)
             return -jnp.sum(share * jnp.take_along_axis(log_learned, which, axis=1))
 
-        moves, optimizer = adam.update(jax.grad(cross_entropy)(state.params), state.optimizer)
-        return Generator(state.clusters, optax.apply_updates(state.params, moves), optimizer, state.num_valid)
+        grads = jax.grad(cross_entropy)(state.params)
+        moves, optimizer = adam.update(grads, state.optimizer)
+        # A batch without labels, or whose embeddings are not finite, teaches nothing.
+        told = real.any() & jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(grads)]))
+        old, new = (state.params, state.optimizer), (optax.apply_updates(state.params, moves), optimizer)
+        params, optimizer = jax.tree.map(lambda new, old: jnp.where(told, new, old), new, old)
+        return Generator(state.clusters, params, optimizer, state.num_valid)
 
     def refresh(state: Generator, key: KeyArray, classes: Classes) -> Generator:
         del state

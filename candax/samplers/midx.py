@@ -94,7 +94,7 @@ def midx(
         A ``Sampler``; its state is a ``MultiIndex`` of 16 bytes per class, 4 K^2 and 8 K dim bytes.
 
     Raises:
-        ValueError: for numbers out of range; in ``init`` for invalid counts.
+        ValueError: for numbers out of range; in ``init``, with a power, without valid counts.
 
     Example:
         >>> import jax, jax.numpy as jnp, candax as cx
@@ -175,7 +175,7 @@ def midx(
         return MultiIndex(jnp.stack([first, second]), cells, classes.num_valid.astype(jnp.int32))
 
     def init(key: KeyArray, classes: Classes) -> MultiIndex:
-        if power > 0 and classes.counts is not None:
+        if power > 0:
             check_counts(classes.counts, "midx", may_be_zero=smoothing > 0)
         return build(key, classes)
 

@@ -77,32 +77,35 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
                 f"expected a number of rows that {num_shards} shards divide, got {classes.num_classes}: pad the tables."
             )
         tables = (classes.vectors, classes.biases, classes.counts)
+        is_valid = jnp.arange(classes.num_classes) < classes.num_valid
+        total = None if classes.counts is None else jnp.sum(jnp.where(is_valid, classes.counts, 0))
         cut = jax.tree.map(lambda table: table.reshape(num_shards, rows, *table.shape[1:]), tables)
 
-        def one(arguments: Any, num_valid: Array, shared: PyTree) -> PyTree:
+        def one(arguments: Any, of_all: Any, shared: PyTree) -> PyTree:
+            num_valid, total = of_all
             number, (vectors, biases, counts), stacked = arguments
             first = number * rows
             valid = jnp.clip(num_valid - first, 0, rows).astype(jnp.int32)
             # No sampler knows what to do without any class: candidates of an empty shard are masked instead.
-            of_shard = Classes(vectors, biases, counts, jnp.maximum(valid, 1), classes.normalized)
+            of_shard = Classes(vectors, biases, counts, jnp.maximum(valid, 1), classes.normalized, total)
             return function(_Shard(first, valid, of_shard), stacked, shared)
 
-        def some(arguments: Any, num_valid: Array, shared: PyTree) -> PyTree:
+        def some(arguments: Any, of_all: Any, shared: PyTree) -> PyTree:
             if jax.tree.leaves(arguments)[0].shape[0] == 1:
-                result = one(jax.tree.map(lambda leaf: leaf[0], arguments), num_valid, shared)
+                result = one(jax.tree.map(lambda leaf: leaf[0], arguments), of_all, shared)
                 return jax.tree.map(lambda leaf: leaf[None], result)
             # One after the other, and not vmapped: a vmapped condition runs both of its branches.
-            return jax.lax.map(lambda of_shard: one(of_shard, num_valid, shared), arguments)
+            return jax.lax.map(lambda of_shard: one(of_shard, of_all, shared), arguments)
 
         arguments = (jnp.arange(num_shards, dtype=jnp.int32), cut, stacked)
         if mesh is None:
-            return some(arguments, classes.num_valid, shared)
+            return some(arguments, (classes.num_valid, total), shared)
         over, everywhere = PartitionSpec(axis), PartitionSpec()
         # Samplers are never differentiated, and loops that start from constants would not pass the check (check_vma).
         mapped = jax.shard_map(
             some, mesh=mesh, in_specs=(over, everywhere, everywhere), out_specs=over, check_vma=False
         )
-        return mapped(arguments, classes.num_valid, shared)
+        return mapped(arguments, (classes.num_valid, total), shared)
 
     def key_of(key: KeyArray, shard: _Shard) -> KeyArray:
         return jax.random.fold_in(key, shard.first)
@@ -115,7 +118,7 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
 
     def query_of(shard: _Shard, embeddings: Array, labels: Array) -> Query:
         local, mine = within(labels, shard)
-        return Query(embeddings, jnp.where(mine, local, -1), shard.classes)
+        return Query(embeddings, jnp.where(mine, local, -1), shard.classes, (labels >= 0) & ~mine)
 
     def init(key: KeyArray, classes: Classes) -> State:
         return for_each(lambda shard, _, key: part.init(key_of(key, shard), shard.classes), classes, (), key)
@@ -180,4 +183,5 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         jax.jit(refresh),
         part.schedule,
         dataclasses.replace(part.facts, alike=False),
+        name=f"sharded({sampler}, {num_shards})",
     )

@@ -137,6 +137,8 @@ def fit(
         run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
         run.validate_again()
         if run.is_over(num_steps, num_epochs, position):
+            if start:
+                run.bar.say(f"{folder} holds this run at step {start}, its end: nothing was trained.")
             return run.result()
         placed = prefetch(ready(feed.start(start, position, skip), run.check, run.trainer.place))
         source = stack.enter_context(contextlib.closing(placed))

@@ -104,6 +104,11 @@ class Bar:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        if not self._progress.disable:
+            self._progress.console.print(line, markup=False, highlight=False)
+
     def show(self, step: int, loss: float, rate: float) -> None:
         """Moves the bar to a step."""
         self._progress.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{rate * self._each:,.0f}")

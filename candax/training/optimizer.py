@@ -120,6 +120,8 @@ class Optimizer(nnx.Pytree):
         Raises:
             ValueError: for gradients of another kind or of another model.
         """
+        if not isinstance(model, nnx.Module):
+            raise ValueError(f"expected update(model, gradients), in this order, got a {type(model).__name__} first.")
         params, tables = self._split(model)
         self._check_model(params, tables)
         of_params, rows = self._check(grads, model, params, tables)
@@ -245,9 +247,9 @@ class Optimizer(nnx.Pytree):
         """The gradients of what is trained; ValueError where they are of another kind or model."""
         if not isinstance(grads, Gradients) or not isinstance(grads.rows, dict):
             raise ValueError(
-                f"expected candax.Gradients from candax.value_and_grad, got {type(grads).__name__}. Gradients of "
-                "nnx.value_and_grad or jax.grad are dense: take candax.value_and_grad in its place, or train with "
-                "nnx.Optimizer."
+                f"expected candax.Gradients from candax.value_and_grad, got {type(grads).__name__}. It returns the "
+                "loss and the gradients. Those of nnx.value_and_grad or jax.grad are dense: take candax.value_and_grad "
+                "in its place, or train with nnx.Optimizer."
             )
         own = _arrays(nnx.filter_state(grads.params, self.wrt)) if len(grads.params) else nnx.State({})
         names = [[name_of(path) for path, _ in nnx.to_flat_state(state)] for state in (own, params)]

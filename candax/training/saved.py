@@ -65,6 +65,8 @@ def load(
         >>> cx.training.load(folder, make).step
         1
     """
+    if isinstance(make, nnx.Module):
+        raise ValueError(f"expected make, a function that makes the model, got a {type(make).__name__}: lambda: model.")
     made = make()
     model, optimizer = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nnx.Module) or not isinstance(optimizer, Optimizer | None):

@@ -16,7 +16,8 @@ from candax.training.feed import on_host
 
 # Names that every record has itself, so that no metric may use them.
 RESERVED = ("step", "seconds")
-Metric = Callable[[nnx.Module, Iterable[Any]], Any]
+# Of the user's own kind of model.
+Metric = Callable[[Any, Iterable[Any]], Any]
 
 
 @checked
@@ -125,7 +126,7 @@ def numbers(found: Any) -> dict[str, float]:
 
 
 @checked
-def mean_over(of_batch: Callable[[nnx.Module, Any], dict[str, Any]]) -> Metric:
+def mean_over(of_batch: Callable[[Any, Any], dict[str, Any]]) -> Metric:
     """A metric for ``Validation`` from a function of one batch: means over everything that it returns.
 
     Sums and numbers of elements are added up over all batches, so that batches of different sizes count as they should.

@@ -106,7 +106,10 @@ def test_devices_by_memory_and_a_snippet_that_runs(monkeypatch: pytest.MonkeyPat
     exec(advice.snippet, namespace)
     assert namespace["head"].num_classes == 3000
     assert told(monkeypatch, 1e4, memory_bytes=advice.table_bytes).num_devices == 2
-    assert told(monkeypatch, 1e4, memory_bytes=advice.table_bytes // 2).num_devices == 4
+    several = told(monkeypatch, 1e4, memory_bytes=advice.table_bytes // 2)
+    assert several.num_devices == 4
+    exec(several.snippet, namespace)
+    assert namespace["head"].placement.num_shards == 4
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,23 @@ def test_equal_keys_give_equal_results_and_progress_counts_draws():
     assert seen == [(5, 10), (10, 10)]
 
 
+def test_tables_of_16_bits_are_measured_in_32():
+    classes, embeddings, labels = problem(biases=False)
+    narrow = dataclasses.replace(classes, vectors=classes.vectors.astype(jnp.bfloat16))
+    rounded = dataclasses.replace(classes, vectors=narrow.vectors.astype(jnp.float32))
+    settings = {"methods": [method(cx.samplers.uniform, cx.losses.css)], "num_sampled": [5], "num_draws": 4, "key": KEY}
+    rows = [diagnose(of, embeddings, labels, **settings).to_rows() for of in (narrow, rounded)]
+    assert [untimed(row) for row in rows[0]] == [untimed(row) for row in rows[1]]
+
+
+def test_a_loss_over_all_classes_has_no_estimate():
+    with pytest.raises(ValueError, match="'sampler, full', whose loss scores all classes"):
+        diagnose(
+            *problem(), [method(cx.samplers.uniform, cx.losses.full_softmax, "full")], num_sampled=[5], num_draws=4,
+            key=KEY,
+        )  # fmt: skip
+
+
 def test_the_bias_of_the_optimum_is_not_that_of_the_gradient():
     """sampled_softmax and nce have the full softmax's optimum, negative_sampling another; one step's mean is off."""
     names = ("sampled_softmax", "nce", "negative_sampling")

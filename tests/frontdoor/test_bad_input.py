@@ -394,3 +394,47 @@ def test_tables_may_hold_arrays_of_numpy(model):
     cx.check(made, np.arange(9))
     made.embedding.set_value(np.zeros((9, 2), np.float32))
     assert np.all(made(np.arange(3)) == 0)
+
+
+def test_negative_ids_are_reported_as_they_are():
+    words = cx.Embed(10, 2, rngs=nnx.Rngs(0))
+    for dtype in (np.int32, np.int64):
+        with pytest.raises(ValueError, match="got -100"):
+            cx.check(words, np.array([1, -100], dtype))
+
+
+def test_a_loss_with_something_beside_it_wants_has_aux():
+    head = cx.Head(9, 2, sampler=cx.samplers.uniform(3), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"got a tuple: .* has_aux=True"):
+        cx.value_and_grad(lambda head: (head.loss(np.ones((1, 2)), np.array([1])), 3.0))(head)
+
+
+def test_update_takes_the_model_first():
+    head = cx.Head(9, 2, sampler=cx.samplers.uniform(3), rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(head, optax.sgd(0.1))
+    both = cx.value_and_grad(lambda head: head.loss(np.ones((1, 2)), np.array([1])))(head)
+    with pytest.raises(ValueError, match="in this order, got a Gradients first"):
+        optimizer.update(both[1], head)
+    with pytest.raises(ValueError, match=r"got tuple\. It returns the loss and the gradients"):
+        optimizer.update(head, both)
+    np.testing.assert_allclose((both[1] / 2).norm(), both[1].norm() / 2, rtol=1e-6)
+
+
+def test_a_sampler_is_shown_as_it_was_made():
+    uniform = cx.samplers.uniform(5, replacement=False)
+    assert repr(uniform) == "uniform(5, replacement=False)"
+    assert repr(cx.samplers.mixture([uniform, cx.samplers.in_batch()])) == f"mixture([{uniform}, in_batch()])"
+    assert repr(cx.samplers.sharded(uniform._replace(name=None, share=uniform.share), 5)).startswith("sharded(Sampler(")
+    with pytest.raises(ValueError, match=r"got sampler=uniform\(5, .* with the function full_softmax"):
+        cx.Head(9, 2, sampler=uniform, loss=cx.losses.full_softmax, rngs=nnx.Rngs(0))
+
+
+def test_counts_whose_sum_is_beyond_float32_are_refused():
+    with pytest.raises(ValueError, match=r"whose sum float32 can hold, got 6e\+38"):
+        cx.Head(9, 2, counts=np.r_[3e38, 3e38, np.ones(7)], sampler=UNIFORM, rngs=nnx.Rngs(0))
+
+
+def test_classes_may_be_arrays_of_numpy():
+    classes = cx.Classes(VECTORS, np.zeros(len(VECTORS), np.float32))
+    assert isinstance(classes.vectors, jax.Array)
+    assert isinstance(classes.biases, jax.Array)

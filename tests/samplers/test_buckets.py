@@ -80,3 +80,14 @@ def test_wrong_arguments():
         buckets(exact_index(), K, num_directions=0)
     with pytest.raises(ValueError, match="num_groups to divide"):
         buckets(exact_index(), K, num_groups=3).sample((), jax.random.key(0), query_of(np.eye(DIM)))
+
+
+def test_directions_of_long_embeddings_of_16_bits_are_finite():
+    asked: list[np.ndarray] = []
+    sampler = buckets(noting(asked), K, num_directions=5)
+    vectors = CLASSES.vectors.astype(jnp.float16)
+    query = cx.Query(300 * vectors[:4], jnp.full((4, 1), -1), cx.Classes(vectors))
+    drawn = sampler.sample((), jax.random.key(0), query)
+    assert np.isfinite(asked[0]).all()
+    assert asked[0].dtype == np.float16
+    assert drawn.mask.any()

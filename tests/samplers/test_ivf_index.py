@@ -270,3 +270,29 @@ def test_padding_rows_and_excess_slots():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(Exception, match=next(iter(wrong))):
         ivf_index(**({"num_centers": 4, "hm_num": 100} | wrong))
+
+
+def test_what_cannot_be_searched_for_is_refused_and_nothing_finds_nothing():
+    index, classes = cx.samplers.ivf_index(num_centers=2, hm_num=8), cx.Classes(np.eye(8, 4, dtype=np.float32))
+    state = index.build(jax.random.key(0), classes)
+    assert [part.shape for part in index.find(state, jnp.zeros((0, 4)), classes, 3)] == [(0, 3), (0, 3)]
+    with pytest.raises(ValueError, match="expected k to be an integer >= 1"):
+        index.find(state, jnp.ones((1, 4)), classes, 0)
+    with pytest.raises(ValueError, match=r"expected embeddings \[B, 4\], .* got \[2, 5\]"):
+        index.find(state, jnp.ones((2, 5)), classes, 1)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        cx.samplers.ivf_bq(4, num_centers=2, hm_num=8, codes="rotated"),
+        cx.samplers.hashing_forest(4, num_trees=2, leaf_size=4),
+    ],
+    ids=["rotated", "forest"],
+)
+def test_indexes_are_made_with_64_bits_too(sampler):
+    with jax.enable_x64(True):
+        classes = cx.Classes(jnp.asarray(np.random.default_rng(0).normal(size=(20, 4)), jnp.float64))
+        state = sampler.init(jax.random.key(0), classes)
+        query = cx.Query(classes.vectors[:2], jnp.array([[0], [1]], jnp.int32), classes)
+        assert sampler.sample(state, jax.random.key(1), query).ids.dtype == jnp.int32

@@ -113,3 +113,14 @@ def test_counts_that_are_no_numbers_are_an_error() -> None:
     broken = cx.Classes(CLASSES.vectors, None, CLASSES.counts.at[3].set(-1.0), CLASSES.num_valid)
     with pytest.raises(ValueError, match="learned_clusters: expected finite counts >= 0"):
         learned_clusters(2).init.__wrapped__(jax.random.key(0), broken)
+
+
+def test_a_batch_that_is_not_finite_or_has_no_labels_teaches_nothing() -> None:
+    sampler = learned_clusters(4, num_clusters=4)
+    state = learn(sampler, 2)
+    for query in (
+        ask(np.full((4, DIM), np.nan), QUERY.labels),
+        ask(QUERY.embeddings, np.full((4, 2), -1)),
+    ):
+        after = sampler.update(state, jax.random.key(0), query, jnp.arange(1), jnp.zeros((1, DIM)))
+        jax.tree.map(np.testing.assert_array_equal, after, state)

@@ -137,3 +137,8 @@ def test_refresh_finds_the_cells_of_the_present_vectors() -> None:
 def test_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         midx(4, **arguments)
+
+
+def test_a_power_of_frequencies_needs_counts() -> None:
+    with pytest.raises(ValueError, match="counts"):
+        midx(4, power=0.5).init(jax.random.key(0), cx.Classes(jnp.zeros((9, 2))))

@@ -57,3 +57,33 @@ def test_outside_a_program_it_is_compiled_once():
         drawn = sampler.sample(sampler.init(jax.random.key(0), CLASSES), jax.random.key(1), QUERY)
     assert drawn.ids.shape == (1, 4)
     assert len(traced) == 1
+
+
+@pytest.mark.parametrize("beside", [(), (cx.samplers.uniform(16),)], ids=["in_batch", "mixture"])
+def test_labels_of_all_shards_count_for_each(beside):
+    """The one law over batches: also where a shard often has no label."""
+    frequencies = np.arange(1, 17.0) ** -2 / np.sum(np.arange(1, 17.0) ** -2)
+    classes = cx.Classes(np.zeros((16, 2), np.float32), None, jnp.asarray(1e6 * frequencies, jnp.float32))
+    parts = cx.samplers.mixture([cx.samplers.in_batch(), *beside]) if beside else cx.samplers.in_batch()
+    sampler = cx.samplers.sharded(parts, 4)
+    state = sampler.init(jax.random.key(0), classes)
+
+    @jax.jit
+    @jax.vmap
+    def weights(key):
+        labels = jax.random.choice(key, 16, (16, 1), p=jnp.asarray(frequencies))
+        drawn = sampler.sample(state, key, cx.Query(jnp.zeros((16, 2)), labels, classes))
+        return jnp.zeros(16).at[drawn.ids].add(jnp.where(drawn.mask, jnp.exp(-drawn.log_expected_count), 0))
+
+    found = np.asarray(weights(jax.random.split(jax.random.key(1), 20_000)), np.float64)
+    error = found.std(axis=0) / np.sqrt(len(found))
+    assert np.all(np.abs(found.mean(axis=0) - 1) < 5 * error)
+    assert np.all(error < 0.06)
+
+
+def test_a_batch_without_labels_has_no_part_in_a_mixture():
+    sampler = cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(8)])
+    state = sampler.init(jax.random.key(0), CLASSES)
+    query = cx.Query(jnp.zeros((2, 2)), jnp.full((2, 1), -1), CLASSES)
+    drawn = sampler.sample(state, jax.random.key(1), query)
+    np.testing.assert_allclose(drawn.log_expected_count[drawn.mask], 0, atol=1e-6)

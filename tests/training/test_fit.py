@@ -70,6 +70,14 @@ def test_it_is_layer_2_in_a_loop():
     )
 
 
+def test_a_run_that_has_ended_says_that_nothing_was_trained(tmp_path, capsys):
+    fit(pairs(2), num_steps=2, folder=tmp_path, progress=True)
+    assert "nothing was trained" not in capsys.readouterr().out
+    assert fit(pairs(2), num_steps=2, folder=tmp_path, progress=True).step == 2
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "holds this run at step 2, its end: nothing was trained." in printed
+
+
 def test_micro_batches_are_the_batch():
     class Plain(Model):
         def __call__(self, batch):

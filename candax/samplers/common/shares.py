@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from candax.alike import made_once
 from candax.base import Retriever, Sampler
+from candax.checks import described
 
 P = ParamSpec("P")
 Made = TypeVar("Made", Sampler, Retriever)
@@ -37,7 +38,7 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
                 return once(**arguments)
 
             if isinstance(made, Sampler):
-                return made._replace(share=share)
+                return made._replace(share=share, name=_call(factory, args, kwargs))
             given.apply_defaults()
             return made._replace(share=share, settings=dict(given.arguments))
 
@@ -45,6 +46,19 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
         return once
 
     return of_factory
+
+
+def _call(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    given = [_shown(value) for value in args] + [f"{name}={_shown(value)}" for name, value in kwargs.items()]
+    return f"{factory.__name__}({', '.join(given)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Sampler):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return repr(value) if isinstance(value, str | int | float | None) else described(value)
 
 
 def _divided(name: str, value: Any, number: int, counts: bool) -> Any:

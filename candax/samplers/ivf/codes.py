@@ -79,13 +79,14 @@ class Coder(NamedTuple):
     def new(self, key: KeyArray, width: int) -> Codebook:
         """A codebook; the mean is still 0."""
         if self.codes == "mean":
-            return Codebook(jnp.zeros(width), None, None)
+            return Codebook(jnp.zeros(width, jnp.float32), None, None)
         if self.codes == "int8":
             return Codebook(None, None, None)
         key_rotation, key_dither = jax.random.split(key)
-        q, r = jnp.linalg.qr(jax.random.normal(key_rotation, (width, width)))
+        q, r = jnp.linalg.qr(jax.random.normal(key_rotation, (width, width), jnp.float32))
         # With the signs of r's diagonal every orthogonal matrix is as likely as every other.
-        return Codebook(None, q * jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0), jax.random.uniform(key_dither, (width,)))
+        dither = jax.random.uniform(key_dither, (width,), jnp.float32)
+        return Codebook(None, jnp.where(jnp.diagonal(r) < 0, -q, q), dither)
 
     def turn(self, book: Codebook, keys: Float[Array, "n width"]) -> Float[Array, "n width"]:
         """Keys as they are encoded: rotated, if there is a rotation."""
@@ -113,7 +114,7 @@ class Coder(NamedTuple):
         numbers = [along - factor * jnp.sum(signs * centers, axis=1), factor]
         if biases is not None:
             numbers.append(biases.astype(jnp.float32))
-        extra = jax.lax.bitcast_convert_type(jnp.stack(numbers, axis=1), jnp.uint32)
+        extra = jax.lax.bitcast_convert_type(jnp.stack(numbers, axis=1).astype(jnp.float32), jnp.uint32)
         return jnp.concatenate([pack_bits(positive), extra], axis=1)
 
     def ask(self, book: Codebook, queries: Float[Array, "B width"]) -> Asked:
