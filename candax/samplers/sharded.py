@@ -35,7 +35,8 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         sampler: one that can be divided (``sampler.share``), with the number of samples of all shards together.
         num_shards: must divide the rows of the class vectors and the numbers of samples.
         mesh: the shards are spread over one axis of it; each device draws from its own shards without communication.
-            None: one shard after the other, on the device where the arrays are.
+            None: one shard after the other, on the device where the arrays are; a step then copies what the sampler
+            keeps of each class, such as ranks.
         axis: the name of that axis; its size must divide ``num_shards``.
 
     Returns:
@@ -69,7 +70,13 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         )
     part = sampler.share(num_shards)
 
-    def for_each(function: Callable[..., PyTree], classes: Classes, stacked: PyTree, shared: PyTree) -> PyTree:
+    def for_each(
+        function: Callable[..., PyTree],
+        classes: Classes,
+        stacked: PyTree,
+        shared: PyTree,
+        total: Float[Array, ""] | None = None,
+    ) -> PyTree:
         """``function(shard, its part of stacked, shared)`` for every shard; the results stacked."""
         rows = classes.num_classes // num_shards
         if rows * num_shards != classes.num_classes:
@@ -77,8 +84,6 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
                 f"expected a number of rows that {num_shards} shards divide, got {classes.num_classes}: pad the tables."
             )
         tables = (classes.vectors, classes.biases, classes.counts)
-        is_valid = jnp.arange(classes.num_classes) < classes.num_valid
-        total = None if classes.counts is None else jnp.sum(jnp.where(is_valid, classes.counts, 0))
         cut = jax.tree.map(lambda table: table.reshape(num_shards, rows, *table.shape[1:]), tables)
 
         def one(arguments: Any, of_all: Any, shared: PyTree) -> PyTree:
@@ -107,6 +112,12 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         )
         return mapped(arguments, (classes.num_valid, total), shared)
 
+    def total_of(classes: Classes) -> Float[Array, ""] | None:
+        """The sum of all counts: for states alone, as a step must not read them all."""
+        if classes.counts is None:
+            return None
+        return jnp.sum(jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, classes.counts, 0))
+
     def key_of(key: KeyArray, shard: _Shard) -> KeyArray:
         return jax.random.fold_in(key, shard.first)
 
@@ -121,13 +132,16 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         return Query(embeddings, jnp.where(mine, local, -1), shard.classes, (labels >= 0) & ~mine)
 
     def init(key: KeyArray, classes: Classes) -> State:
-        return for_each(lambda shard, _, key: part.init(key_of(key, shard), shard.classes), classes, (), key)
+        def one(shard: _Shard, _: State, key: KeyArray) -> State:
+            return part.init(key_of(key, shard), shard.classes)
+
+        return for_each(one, classes, (), key, total_of(classes))
 
     def refresh(state: State, key: KeyArray, classes: Classes) -> State:
         def one(shard: _Shard, state: State, key: KeyArray) -> State:
             return part.refresh(state, key_of(key, shard), shard.classes)
 
-        return for_each(one, classes, state, key)
+        return for_each(one, classes, state, key, total_of(classes))
 
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         def one(shard: _Shard, state: State, shared: Any) -> tuple[Array, Array, Array, Candidates]:

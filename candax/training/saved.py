@@ -157,12 +157,16 @@ def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:
     return faiss.serialize_index(index).tobytes()
 
 
+_OF_RECIPES = " Vectors of this run's models are in models/*/model.safetensors; candax predict --index writes an index."
+
+
 def _saved(folder: str | Path, best: bool) -> Checkpoints:
     name = "best" if best else "checkpoints"
     if not (Path(folder) / name).is_dir():
         raise ValueError(
             f"expected a folder that fit has written, with {name}/ in it, got {folder}"
             f"{'. Was the run given Validation(best=...)?' if best else ''}."
+            f"{_OF_RECIPES if any(Path(folder).glob('models/*/model.safetensors')) else ''}"
         )
     return Checkpoints(folder, identity=None, name=name, reads=True)
 

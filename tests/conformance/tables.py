@@ -180,7 +180,10 @@ SAMPLERS: dict[str, SamplerCase] = {
     ),
     "sharded": SamplerCase(lambda g: samplers.sharded(samplers.uniform(6, num_groups=g), 2)),
     "sharded distinct": SamplerCase(
-        lambda g: samplers.sharded(samplers.log_uniform(6, num_groups=g, replacement=False), 2), slow=True
+        lambda g: samplers.sharded(samplers.log_uniform(6, num_groups=g, replacement=False), 2),
+        slow=True,
+        fills_slots=False,  # those of a shard with fewer classes stay empty
+        cost_grows=True,  # without a mesh the ranks of each shard are cut out of those of all
     ),
     "with_tail": SamplerCase(
         lambda g: samplers.with_tail(
