@@ -121,7 +121,6 @@ def language(content: bytes) -> Any:
     if len(known) < len(set(train)):
         known.add("<unk>")
     assert len(known) > 2
-    assert "<unk>" in known or all(word in known for line in lines for word in line)
     return [word if word in known else "<unk>" for line in lines for word in line]
 
 

@@ -23,6 +23,7 @@ from candax import cli
 from candax.recipes import common
 from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
 from candax.recipes.common.options import saved_settings
+from candax.recipes.common.study import kept_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +248,48 @@ def test_a_run_goes_on_with_its_data_under_another_path(tmp_path):
     assert all(other == first for other in others)
     changed = dataclasses.replace(settings[0], seed=7)
     assert identity_of(changed, num_steps=1) != first
+
+
+@dataclasses.dataclass(frozen=True)
+class Several(Mine):
+    UNLESS_GIVEN: ClassVar = ({"rate": 0.5},)
+
+
+def kept_study(ran, settings, **changes):
+    def run(folder):
+        ran.append(settings)
+        (settings.out / "models").mkdir(exist_ok=True)
+        (settings.out / "models" / "a").touch()
+        return {"score": 1.0, "curve": {}, **kept_in(settings.out, settings.out / "models" / "a")}
+
+    methods = [Method({"method": "a", "size": 1}, run)]
+    return Study("a [title]", methods, COLUMNS, PANELS[4:], **changes)
+
+
+def test_rows_are_kept_for_the_same_settings_names_and_models(tmp_path, capsys):
+    ran = []
+
+    def ask(settings, **changes):
+        common.run(kept_study(ran, settings, **changes), settings)
+        return len(ran)
+
+    usual, given = Several(out=tmp_path), Several(out=tmp_path, rate=0.1)
+    assert [ask(usual), ask(usual)] == [1, 1]
+    assert "a [title]" in capsys.readouterr().out
+    # What is given takes the place of what a method has of its own, even if it is the default.
+    assert [ask(given), ask(given), ask(usual)] == [2, 2, 3]
+    names = {"names": [["tea", "milk"]]}
+    assert [ask(usual, **names), ask(usual, **names), ask(usual, names=[["tee", "milk"]])] == [4, 4, 5]
+    ask(usual)
+    (tmp_path / "models" / "a").unlink()
+    assert [ask(usual), ask(usual)] == [7, 7]
+    # Files of earlier versions.
+    path = tmp_path / "results.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in found.items() if name not in ("study", "given")}))
+    assert [ask(usual), ask(given)] == [7, 8]
+    with pytest.raises(ValueError, match=r"a folder of other, got .* which has results of test_common: give another"):
+        ask(usual, picture="other.png")
 
 
 def nan_study(ran):

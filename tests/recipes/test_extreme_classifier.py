@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 
 import candax as cx
 from candax.recipes.common.finished import Finished
+from candax.recipes.extreme.scoring import Labels
 
 TEXTS = ["red apple", "green apple", "red car", "fast car"] * 4
 KINDS = ["fruit", "fruit", "car", "car"] * 4
@@ -74,6 +75,15 @@ def test_it_is_kept_by_pickle_and_by_its_own_file(fitted, tmp_path):
     loaded = cx.recipes.load(tmp_path)
     np.testing.assert_array_equal(loaded.predict_proba(features), expected)
     assert loaded.get_params() == classifier.get_params()
+
+
+def test_probabilities_through_an_index_are_those_among_all_that_it_finds(fitted, tmp_path):
+    trained, features = fitted[-1].fitted_, csr_array(fitted[0].transform(TEXTS), dtype=np.float32)
+    labels = Labels({**trained.about, "probability": "softmax"}, trained.weights, trained.rarity)
+    expected, ids = labels.top_k(features, 1)
+    found, same = labels.use_index(tmp_path / "index.safetensors").top_k(features, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(same, ids)
 
 
 def test_one_label_an_example_cross_validated_and_searched():

@@ -56,6 +56,11 @@ def test_words_ends_of_lines_and_what_is_unknown(tmp_path):
     assert "1 of 3 in test" in text.notes[0]
     rare = files.load(folder_of(tmp_path / "rare", train="a a b c\n" * 1))
     assert [rare.words[i] for i in rare.train] == ["a", "a", "<unk>", "<unk>", "<eos>"]
+    frequent = files.load(folder_of(tmp_path / "frequent", train="a b c\n" * 3))
+    assert frequent.words == ("<eos>", "a", "b", "c", "<unk>")
+    assert frequent.counts.tolist() == [3, 3, 3, 3, 0]
+    assert [frequent.words[i] for i in frequent.test] == ["c", "<unk>", "<eos>"]
+    assert ngrams.KneserNey(frequent.train, 5).perplexity(frequent.test) < 100
 
 
 def test_one_file_is_parted_in_order_and_may_be_compressed(tmp_path):
@@ -223,6 +228,8 @@ def test_texts_are_completed_on_the_command_line(trained, tmp_path, capsys):
     index = tmp_path / "index.safetensors"
     again = cx.recipes.load(folder).use_index(index).complete([["by1", "w3", "w4"]], 2)
     assert again[0][0] == first["names"]
+    # The index finds all of so few words.
+    np.testing.assert_allclose(again[0][1], first["scores"], rtol=1e-4)
     with pytest.raises(ValueError, match="lists of words"):
         cx.recipes.load(folder).complete(["by1 w3"], 2)
     assert "has 2: give the folder of one" in fails(capsys, "predict", trained, tmp_path / "texts.txt")
@@ -296,3 +303,12 @@ def test_an_lstm_has_no_heads_to_divide_its_coordinates():
     command.LanguageSettings(model="lstm", dim=650).ready()
     with pytest.raises(ValueError, match="heads divide"):
         command.LanguageSettings(model="transformer", dim=650).ready()
+    with pytest.raises(ValueError, match="for transformer as the heads divide, got --dim 18 and --num-heads 4"):
+        command.LanguageSettings(methods=("lstm", "transformer"), dim=18).ready()
+
+
+def test_a_text_that_is_too_short_for_its_streams_ends_before_the_baselines(tmp_path, monkeypatch):
+    monkeypatch.setattr(ngrams, "unigram_perplexity", pytest.fail)
+    settings = command.LanguageSettings(dataset=folder_of(tmp_path / "tiny"), out=tmp_path / "out")
+    with pytest.raises(ValueError, match="lower --num-streams or --length"):
+        command.language(settings)

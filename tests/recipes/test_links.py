@@ -255,6 +255,18 @@ def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):
     assert "expected an even number" in fails(capsys, "links", "--batch-size", 7, *here)
     assert "a dropout below 1" in fails(capsys, "links", "--dropout", 1, *here)
     assert LinksSettings().ready().unknown == "keep"
+    for method in ("complex", "rotate", "full_softmax"):
+        odd = fails(capsys, "links", "--dim", 7, "--methods", "transe", method, *here)
+        assert f"expected an even number for {method}, a complex number takes two, got --dim 7" in odd
+        with pytest.raises(ValueError, match=f"an even dim for {method}, a complex number takes two, got 7"):
+            cx.recipes.LinkPredictor(method, dim=7)
+    assert METHODS["transe"].takes(7)
+    assert METHODS["distmult"].takes(7)
+    train.write_text(whole)
+    dropped = fails(capsys, "links", "--dataset", ring, "--unknown", "drop", *here)
+    assert "There is no test.tsv, or --unknown drop left nothing of it" in dropped
+    (ring / "valid.tsv").unlink()
+    assert "There is no valid.tsv" in fails(capsys, "links", "--dataset", ring, "--split", "validation", *here)
 
 
 def test_what_reading_passes_over_is_counted(tmp_path):
@@ -287,6 +299,19 @@ def test_settings_that_are_given_stay_as_they_are():
     assert METHODS["full_softmax"].of(LinksSettings(loss="nce")).loss is None
     on_a_file = LinksSettings(dataset="shop.tsv")
     assert METHODS["complex"].of(on_a_file) == on_a_file
+
+
+def test_scores_of_arrays_and_of_nothing():
+    triples = [("Paris", "capital of", "France"), ("Rome", "capital of", "Italy")]
+    model = cx.recipes.LinkPredictor(dim=4, epochs=1, batch_size=2).fit(triples)
+    cities, countries = np.array(["Paris", "Rome"]), np.array(["France", "Italy"])
+    expected = model.score(list(cities), "capital of", list(countries))
+    np.testing.assert_array_equal(model.score(cities, "capital of", countries), expected)
+    for nothing in ([], cities[:0]):
+        assert model.score(nothing, "capital of", nothing).shape == (0,)
+        assert model.score(nothing, "capital of", "Italy").shape == (0,)
+    with pytest.raises(ValueError, match="lists of one length, got 2, 2 and 0"):
+        model.score(["Paris", "Rome"], "capital of", [])
 
 
 @pytest.mark.parametrize("triple", [5, "abc", ("a", 1, "b"), ("a", "b")])

@@ -94,7 +94,8 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(text, message, trained, c
 def test_runs_that_cannot_be_used_say_why(trained, tmp_path, capsys):
     assert "holds none" in fails(capsys, "predict", tmp_path, "-")
     (tmp_path / "config.json").write_text("{}")
-    assert "whose training has not ended" in fails(capsys, "predict", tmp_path, "-")
+    unfinished = fails(capsys, "predict", tmp_path, "-")
+    assert "whose training has not ended or whose models were removed: give the same command again" in unfinished
     write_arrays(tmp_path / "model.safetensors", "candax model", {"version": 2}, {"a": np.zeros(1)})
     assert "of a newer candax: update candax" in fails(capsys, "predict", tmp_path, "-")
     whole = (trained.run / "model.safetensors").read_bytes()
@@ -130,6 +131,16 @@ def test_the_run_needs_its_data_no_more_and_is_trained_no_more(trained, tmp_path
         assert cx.recipes.load(trained.run).classes_.tolist() == list(range(20))
     finally:
         (tmp_path / "elsewhere").rename(trained.test.parent)
+
+
+def test_whoever_reads_no_further_has_enough(trained, monkeypatch, capsys):
+    read, write = os.pipe()
+    os.close(read)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.FileIO(write, "w")))
+    with pytest.raises(SystemExit) as exit_:
+        run("predict", trained.run, trained.test)
+    assert exit_.value.code == 141
+    assert "error" not in capsys.readouterr().err
 
 
 def test_lines_are_read_a_batch_at_a_time():

@@ -8,8 +8,10 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax import cli
+from candax.recipes.common.catalog import SAMPLERS
 from candax.recipes.retrieval import building, command, neighbours, tower
-from candax.recipes.sequences import files
+from candax.recipes.sequences import files, next_item
 from candax.recipes.sequences.packing import PackedBatch
 from tests.commands import fails, run
 
@@ -48,6 +50,8 @@ def test_a_run_that_is_there_is_not_trained_again(trained, capsys):
     run("retrieve", "--dataset", trained / "shop.txt", *OPTIONS, "--out", trained / "run")
     assert "4 of 4 rows are in" in " ".join(capsys.readouterr().out.split())
     assert (trained / "run" / "results.json").read_bytes() == before
+    (row,) = (row for row in json.loads((trained / "run" / "study.json").read_text())["rows"] if "seed" in row)
+    assert [(trained / "run" / path).is_file() for path in row["models"]] == [True]
 
 
 def test_a_run_is_used(trained, capsys):
@@ -105,6 +109,33 @@ def test_every_method_has_its_candidates():
         sampler, loss = building.pair_of(settings, 30)
         assert (sampler is None) == (name == "full_softmax")
         assert callable(loss)
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_labels_of_the_batch_join_every_sampler_that_allows_it(name, in_batch):
+    settings = command.RetrieveSettings(num_sampled=8, sampler=name, in_batch=in_batch)
+    sampler, _ = building.pair_of(settings, 30)
+    joined = in_batch and name in ("uniform", "log_uniform", "unigram", "learned_unigram", "learned_clusters", "midx")
+    assert (sampler.facts.law_over == "batch") == (joined or name == "in_batch")
+    distinct = name in ("uniform", "log_uniform", "unigram") and not in_batch
+    assert not (distinct and sampler.facts.with_replacement)
+
+
+def test_a_number_that_is_given_takes_the_place_of_a_method_s_own():
+    def settings(*args):
+        return cli._parse(["retrieve", *args])[1].ready()
+
+    def of(settings, name):
+        return next_item.with_changes(settings, command.METHODS[name])
+
+    by_order = settings("--methods", "by_order")
+    assert of(by_order, "by_order").recency == 0.8
+    assert of(settings("--methods", "by_order", "--recency", "0.5"), "by_order").recency == 0.5
+    assert of(settings("--methods", "hard", "--hard", "16"), "hard").hard == 16
+    with pytest.raises(ValueError, match=r"leaves --sampler open, got --sampler unigram and --methods \('in_batch',\)"):
+        settings("--methods", "in_batch", "--sampler", "unigram")
+    settings("--methods", "in_batch", "two_towers", "--sampler", "unigram")
 
 
 @pytest.mark.slow

@@ -77,6 +77,13 @@ def test_bad_files_say_where(table, text, message):
         features.read_features(table, NAMES, np.ones(4, bool), "items")
 
 
+def test_a_header_that_is_an_id_is_noted(table, capsys):
+    table.write_text("tea\tblack\nmilk\twhite\n")
+    features.read_features(table, NAMES, np.ones(4, bool), "items")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "items.tsv:1: taken for names of columns, although 'tea' is one of the items" in said
+
+
 def test_vectors_are_sums_of_words_and_numbers():
     known = features.Features(np.array([[0, 1], [1, -1], [-1, -1]]), np.array([[1.0], [0], [2]], np.float32), 2)
     part = features.FeaturePart(known, 4, rngs=nnx.Rngs(0))

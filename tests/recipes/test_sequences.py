@@ -52,6 +52,7 @@ def test_all_forms_of_files_say_the_same(tmp_path):
         (f"ann,{'x' * 200_000}\n", "shop.txt:1: expected fields separated by commas"),
         ("ann tea milk\n", "expected users with three items or more"),
         ("", "expected lines of a user and items"),
+        ("user,item,time\n", "shop.txt: expected rows of a user and an item after the names of columns, found none"),
     ],
 )
 def test_bad_files_say_where(text, message, tmp_path):
@@ -115,6 +116,21 @@ def test_figures_are_those_by_hand(tmp_path):
     assert figures["ranked recall@2"] == 0.0
 
 
+def test_only_items_that_can_be_shown_are_covered(tmp_path):
+    found = files.load(write(tmp_path, "a 1 2 3 4\n"))
+    figures = scoring.evaluate(lambda some: np.ones((1, 4), np.float32), found, found.questions("test"), ks=(1, 3))
+    assert (figures["coverage@1"], figures["coverage@3"]) == (0.25, 0.25)  # three of four were seen
+
+
+def test_a_broken_model_does_not_come_out_best(tmp_path):
+    questions = files.load(write(tmp_path, "a 1 2 3\nb 2 1 4\n")).questions("test")
+    scores = np.full((2, 4), np.nan, np.float32)
+    assert scoring.rank_of_answers(scores, questions).tolist() == [4, 4]
+    scores[np.arange(2), questions.answers] = 1
+    scores[0] = 1
+    assert scoring.rank_of_answers(scores, questions).tolist() == [2.5, 4]
+
+
 def test_neighbours_by_hand(tmp_path):
     found = files.load(write(tmp_path, "a 1 2 3 9\nb 1 3 9\nc 9 9 9\n"))
     near = neighbours.Neighbours(found, recency=0.5)
@@ -140,6 +156,7 @@ def test_a_training_beats_what_needs_none_and_writes_its_results(shop, tmp_path,
     assert found["transformer", 0, "left_out"]["recall@5"] > 2 * found["most popular", None, "left_out"]["recall@5"]
     assert found["transformer", 0, "ranked"]["recall@10"] <= found["transformer", 0, "left_out"]["recall@10"]
     assert "mean of 1 and neighbours" in {row["method"] for row in rows}
+    assert {row["of"] for row in rows if row["method"].startswith("mean of 1")} == {"transformer"}
     assert (out / "sequences.png").stat().st_size > 0
     assert "transformer" in capsys.readouterr().out
 
@@ -190,11 +207,29 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
         ([["tea", "jam"], 5], "got 5 as history 1"),
         ([["tea", None]], "items as texts or whole numbers, got None in history 0"),
         ([["tea", "jam"], ["tea", float("nan")]], "got nan in history 1"),
+        ([["tea", 1.5]], "got 1.5 in history 0"),
+        ([["tea", True]], "got True in history 0"),
+        ([["tea", ("jam", 1)]], "got ('jam', 1) in history 0"),
+        ([["tea", 1], ["1"]], "expected items that differ as texts, as which files hold them, got 1 and '1'"),
     ],
 )
 def test_what_is_no_history_is_said(histories, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         cx.recipes.SequenceRecommender(dim=8).fit(histories)
+
+
+def test_lines_of_spaces_are_skipped(tmp_path):
+    found = files.load(write(tmp_path, "  \nuser,item\nann,tea\n \nann,jam\nann,oil\n"))
+    assert len(found.items) == 3
+
+
+def test_options_that_no_method_takes_are_refused():
+    for name, value in (("loss", "css"), ("sampler", "unigram"), ("kind", "ligr")):
+        given = command.SequencesSettings(methods=("sasrec_bce", "sasrec_gbce"), **{name: value})
+        with pytest.raises(ValueError, match=f"a method that leaves --{name} open, got --{name} {value}"):
+            given.ready()
+    command.SequencesSettings(methods=("sasrec_bce", "transformer"), loss="css").ready()
+    command.SequencesSettings(methods=("sasrec_bce",), loss="negative_sampling").ready()
 
 
 def test_a_name_with_a_number_is_no_column(tmp_path):

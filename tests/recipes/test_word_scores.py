@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from candax.data import WordVectors
-from candax.recipes.words import word_analogies, word_similarity
+from candax.recipes.words import measures, word_analogies, word_similarity
 from candax.recipes.words.scores import file_scores
 
 TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "car": (-1, 0)}
@@ -13,6 +13,11 @@ TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "c
 @pytest.fixture
 def vectors():
     return WordVectors(tuple(TABLE), np.array(list(TABLE.values()), np.float32))
+
+
+def test_ranks_of_what_is_not_finite_are_the_last():
+    logits = np.array([[1.0, 3.0, 1.0], [np.nan, 2.0, 1.0], [np.nan, 2.0, 3.0]])
+    assert measures._ranks(logits, np.array([0, 1, 0])).tolist() == [2.5, 2, 3]
 
 
 @pytest.mark.parametrize("separator", ["\t", " ", ",", ";"])

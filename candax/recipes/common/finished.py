@@ -173,8 +173,8 @@ def find(run: Path, commands: str) -> Path:
     )
     if begun:
         raise ValueError(
-            f"expected a finished run, got {run}, whose training has not ended: give the same command again, which "
-            "goes on where it was."
+            f"expected a finished run, got {run}, whose training has not ended or whose models were removed: give the "
+            "same command again, which goes on where it was."
         )
     raise ValueError(f"expected the folder of a finished run of {commands}, got {run}, which holds none.")
 

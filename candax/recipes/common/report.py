@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Shaped
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 
 from candax.pictures import colors, label_ends, save_picture
@@ -144,12 +145,13 @@ def _reference(row: Row, rows: Sequence[Row], method: str, same: Sequence[str]) 
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Row], caption: str | None = None) -> Table:
     """A table of the rows; columns of words are aligned to the left, those of numbers to the right."""
-    found = Table(title=title, box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, caption=caption)
+    told = caption and escape(caption)
+    found = Table(title=escape(title), box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, caption=told)
     for column in columns:
         words = any(isinstance(row.get(column.name), str) for row in rows)
-        found.add_column(column.heading, justify="left" if words else "right", no_wrap=True)
+        found.add_column(escape(column.heading), justify="left" if words else "right", no_wrap=True)
     for row in rows:
-        found.add_row(*(column.text(row) for column in columns))
+        found.add_row(*(escape(column.text(row)) for column in columns))
     return found
 
 

@@ -50,6 +50,7 @@ class Search:
     def __init__(self, classes: Classes, index: Path | None = None) -> None:
         self.classes = classes
         self._index = None if index is None else _opened(index, classes)
+        self.is_approximate = index is not None
 
     def best(
         self, embeddings: Float[np.ndarray, "n dim"], k: int, exclude: Integer[np.ndarray, "n e"] | None = None

@@ -23,6 +23,7 @@ Row: TypeAlias = dict[str, Any]
 S = TypeVar("S", bound=Settings)
 _SEED = "seed"
 _UNFINISHED = "unfinished"
+_MODELS = "models"
 # The widest table that is measured, in characters.
 _WIDEST = 400
 
@@ -58,6 +59,7 @@ class Study:
         results: makes the rows of ``results.json`` from a row of figures, in a form for readers; the runner then keeps
             its own rows, from which it goes on, in ``study.json``.
         data: a digest of what is trained on and measured with: rows of other data are not kept.
+        names: of classes and others, with which models are saved: a part of the data, too.
     """
 
     title: str
@@ -71,13 +73,14 @@ class Study:
     may_change: Sequence[str] = ()
     results: Callable[[Row], list[Row]] | None = None
     data: str = ""
+    names: Sequence[Sequence[Any]] = ()
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
     """Runs all methods, prints the table, and writes ``results.json`` and the picture into ``settings.out``.
 
     A study that was killed goes on where it was: methods whose rows are in ``results.json`` are not run again if it is
-    of the same study and settings, and long trainings go on from their last checkpoint.
+    of the same study and settings and their models are there, and long trainings go on from their last checkpoint.
 
     Args:
         study: what to run.
@@ -86,20 +89,21 @@ def run(study: Study, settings: Settings) -> list[Row]:
     Returns:
         A row for each method, averaged over seeds: its labels, its figures, and those that columns compute from several
         rows. ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
+
+    Raises:
+        ValueError: if the folder has the rows of another study, or what cannot be read.
     """
     out, console = writable_folder(settings.out), Console()
-    changeable = dict.fromkeys(("out", *study.may_change))
-    identity = _json(
-        {"title": study.title, "data": study.data, "settings": {**dataclasses.asdict(settings), **changeable}}
-    )
+    identity = _identity(study, settings)
     file = out / ("results.json" if study.results is None else "study.json")
-    done = _read(file, identity)
-    console.print(study.title)
+    done = [row for row in _read(file, identity) if all((out / path).is_file() for path in row.get(_MODELS, ()))]
+    console.print(study.title, markup=False)
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     if done:
         console.print(
-            f"{len(done) - len(others)} of {len(every)} rows are in {out} already: remove it to run them again"
+            f"{len(done) - len(others)} of {len(every)} rows are in {out} already: remove it to run them again",
+            markup=False,
         )
     rows: list[Row] = []
     for labels, method in zip(every, study.methods, strict=True):
@@ -127,7 +131,7 @@ def run(study: Study, settings: Settings) -> list[Row]:
     picture = out / (study.picture or f"{settings.name}.png")
     for file in (picture, picture.with_suffix(".svg")):  # to look at, and for papers and pages
         report.draw(title, study.panels, shown, study.reference, file)
-    console.print(f"wrote {out / 'results.json'}, {picture} and {picture.stem}.svg", soft_wrap=True)
+    console.print(f"wrote {out / 'results.json'}, {picture} and {picture.stem}.svg", soft_wrap=True, markup=False)
     return shown
 
 
@@ -140,6 +144,11 @@ def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
         return run(build(settings), settings)
 
     return of
+
+
+def kept_in(out: Path, *models: Path) -> Row:
+    """A part of a row: its models in the study's folder, without which the row is made again."""
+    return {_MODELS: [path.relative_to(out).as_posix() for path in models]}
 
 
 def show(found: Table) -> None:
@@ -171,6 +180,25 @@ def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
     return run
 
 
+def _identity(study: Study, settings: Settings) -> dict[str, Any]:
+    """What rows of a study have in common: rows of another identity are not kept."""
+    changeable = dict.fromkeys(("out", *study.may_change))
+    own = {name for values in settings.UNLESS_GIVEN for name in values}
+    data = study.data
+    if study.names:
+        names = json.dumps(study.names, default=_plain)
+        data += f" {hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}"
+    of = {
+        "study": Path(study.picture or settings.name).stem,
+        "title": study.title,
+        "data": data,
+        "settings": {**dataclasses.asdict(settings), **changeable},
+        # Where one of these is given, even at its default, it takes the place of what a method has of its own.
+        "given": sorted(vars(settings)["_given"] & own - changeable.keys()),
+    }
+    return dict(_json(of))
+
+
 def _json(value: Any) -> Any:
     """The value as it would be read back from a JSON file."""
     return json.loads(json.dumps(value, default=_plain))
@@ -181,12 +209,19 @@ def _plain(value: Any) -> Any:
 
 
 def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
-    """The rows in the file if it is of the same study, else none."""
+    """The rows in the file if it is of the same study, data and settings, else none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
-    if isinstance(found, dict) and identity.items() <= found.items():
+    # Files of earlier versions do not say which study they are of, and what was given.
+    found = {"study": identity["study"], "given": [], **(found if isinstance(found, dict) else {})}
+    if found["study"] != identity["study"]:
+        raise ValueError(
+            f"expected --out to be a folder of {identity['study']}, got {path.parent}, which has results of "
+            f"{found['study']}: give another one."
+        )
+    if identity.items() <= found.items():
         rows = found.get("rows")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ValueError(f'{path}: expected the rows of a study under "rows", got none. Remove it.')

@@ -31,6 +31,7 @@ from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.study import kept_in
 from candax.recipes.language import ngrams
 from candax.recipes.language.building import language_model
 from candax.recipes.language.files import STDLIB, Text, in_pairs, load
@@ -119,8 +120,9 @@ class LanguageSettings(common.Settings):
         self.expect(bool(self.methods), "one method or more", "methods")
         self.expect(self.pairs == 0 or self.pairs >= 100, "0 or 100 classes of pairs or more", "pairs")
         self.expect(self.dropout < 1, "a dropout below 1", "dropout")
-        fits = self.model != "transformer" or self.dim % self.num_heads == 0
-        self.expect(fits, "as many coordinates as the heads divide", "dim", "num_heads")
+        for name in self.methods:
+            fits = _of_method(self, name).model != "transformer" or self.dim % self.num_heads == 0
+            self.expect(fits, f"as many coordinates for {name} as the heads divide", "dim", "num_heads")
 
     def usual(self) -> dict[str, Any]:
         """See ``Settings``."""
@@ -138,7 +140,9 @@ def language(settings: LanguageSettings) -> list[common.Row]:
     common.writable_folder(settings.out)
     text = text_of(settings)
     for note in text.notes:
-        Console().print(note)
+        Console().print(note, soft_wrap=True, markup=False)
+    # What is too short for a window of each stream should fail now, and not after the baselines.
+    StreamBatches(text.train, settings.num_streams, settings.length, seed=settings.seed)
     simple: dict[str, Callable[[], dict[str, float]]] = {
         "unigram": functools.partial(_unigram, settings, text),
         "Kneser-Ney bigrams": functools.partial(_kneser_ney, settings, text, 2),
@@ -173,6 +177,7 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         picture="language.png",
         may_change=("methods", "seeds"),
         data=files.digest_of(text.train, text.valid, text.test),
+        names=(text.words,),
         results=functools.partial(_results, settings, text),
     )
     return common.run(study, settings)
@@ -242,9 +247,10 @@ def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int
     of_model = common.model_folder(settings, name, seed, data, without=(*_CHOOSE, "checkpoint_every"))
     model, figures = trained.train(*pair, f"{name}, seed {seed}", of_model)
     about = {"options": settings.options, "data": text.name}
-    finished.save(of_model, "language", about, finished.weights_of(model), names={"words": text.words})
+    path = finished.save(of_model, "language", about, finished.weights_of(model), names={"words": text.words})
     words = settings.num_streams * settings.length * max(1, trained.num_steps - 1)
-    return {**figures, "words_per_second": words / max(figures["seconds"], 1e-9), **trained.measure(model)}
+    speed = words / max(figures["seconds"], 1e-9)
+    return {**figures, "words_per_second": speed, **trained.measure(model), **kept_in(settings.out, path)}
 
 
 def _make(

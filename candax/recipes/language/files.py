@@ -73,7 +73,8 @@ def text_of(
     """Makes a text from lines of words.
 
     The words are those of the training part. Words that it has less than ``min_count`` times become ``<unk>``, as do
-    words of the other parts that are not in it; both are counted.
+    words of the other parts that are not in it; both are counted. Where it has no rare words, ``<unk>`` may be a word
+    that never occurs in it.
 
     Args:
         name: of the text.
@@ -84,7 +85,7 @@ def text_of(
 
     Raises:
         ValueError: for a part without words, a training part of fewer than three different words, or unknown words
-            where no word is ``<unk>``.
+            where every word is kept and none is ``<unk>``.
 
     Example:
         >>> text = text_of("tiny", {"train": [["a", "b"], ["a"]], "valid": [["b"]], "test": [["c"]]})
@@ -109,16 +110,14 @@ def text_of(
             f"{len(rare):,} words that come less than {least} times in the training part are read as {UNKNOWN} there: "
             f"{number:,} of {len(read['train']):,}."
         )
-    words = tuple(sorted(counts, key=lambda word: (-counts[word], word)))
-    if len(words) < 3:
+    if len(counts) < 3:
         raise ValueError(
             f"{source}: expected three different words or more, {END} among them, that come {least} times or more in "
-            f"the training part, found {len(words)}: give more text, or lower --min-count."
+            f"the training part, found {len(counts)}: give more text, or lower --min-count."
         )
-    id_of = {word: number for number, word in enumerate(words)}
-    unknown = [sum(word not in id_of for word in read[part]) for part in PARTS[1:]]
+    unknown = [sum(word not in counts for word in read[part]) for part in PARTS[1:]]
     if sum(unknown):
-        if UNKNOWN not in id_of:
+        if UNKNOWN not in counts and least == 1:
             raise ValueError(
                 f"{source}: expected words of validation and test that the training part has, or {UNKNOWN} among those "
                 f"to stand for others, got {sum(unknown):,} other words: set --min-count to 2 or more."
@@ -126,6 +125,9 @@ def text_of(
         numbers = zip(PARTS[1:], unknown, strict=True)
         shares = ", ".join(f"{number:,} of {len(read[part]):,} in {part}" for part, number in numbers)
         notes.append(f"words that the training part has not are read as {UNKNOWN}, and predicted as such: {shares}.")
+        counts[UNKNOWN] += 0
+    words = tuple(sorted(counts, key=lambda word: (-counts[word], word)))
+    id_of = {word: number for number, word in enumerate(words)}
     other = id_of.get(UNKNOWN, 0)
     ids = {part: np.fromiter((id_of.get(word, other) for word in read[part]), np.int32) for part in PARTS}
     return Text(name, words, **ids, unknown=(unknown[0], unknown[1]), notes=tuple(notes))

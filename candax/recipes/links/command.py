@@ -32,6 +32,7 @@ from candax.models.links import Product
 from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LossName, SamplerName
+from candax.recipes.common.study import kept_in
 from candax.recipes.links import metrics, training
 from candax.recipes.links.baselines import MostFrequentAnswer, OtherRelations
 from candax.recipes.links.building import save_model, training_of
@@ -60,6 +61,10 @@ class LinkMethod(NamedTuple):
     distance: bool = False
     full: bool = False
     defaults: Mapping[str, Any] = MappingProxyType({})
+
+    def takes(self, dim: int) -> bool:
+        """Whether there are vectors of so many coordinates, of which a complex number takes two."""
+        return dim % 2 == 0 or self.product in ("elementwise", "sum")
 
     def of(self, settings: "LinksSettings") -> "LinksSettings":
         """The settings to train with: those that were given stay."""
@@ -180,6 +185,9 @@ class Problem:
 def links(settings: LinksSettings) -> list[common.Row]:
     """Trains and measures, and writes its files; returns the rows of the table."""
     settings = settings.ready()
+    for name in settings.methods:
+        fits = METHODS[name].takes(settings.dim)
+        settings.expect(fits, f"an even number for {name}, a complex number takes two", "dim")
     common.writable_folder(settings.out)
     problem = problem_of(settings)
     graph, asked = problem.graph, problem.asked
@@ -217,6 +225,7 @@ def links(settings: LinksSettings) -> list[common.Row]:
         picture="links.png",
         may_change=_CHOOSE,
         data=files.digest_of(graph.train, graph.valid, graph.test),
+        names=(graph.entity_names, graph.relation_names),
         results=functools.partial(_results, settings, graph),
     )
     return common.run(study, settings)
@@ -228,10 +237,17 @@ def problem_of(settings: LinksSettings) -> Problem:
     graph = data.python_graph() if stdlib else data.graph(settings.dataset, unknown=settings.unknown)
     asked = data.questions_of(graph.valid if settings.split == "validation" else graph.test, graph.num_relations)
     if not len(asked):
+        why = (
+            "A single file is split so that training has every entity and relation: triples of an entity that occurs "
+            "with one other alone cannot be held out, and of few triples perhaps none is. Give a folder of train.tsv, "
+            "valid.tsv and test.tsv."
+        )
+        if Path(settings.dataset).is_dir():
+            file = "valid.tsv" if settings.split == "validation" else "test.tsv"
+            why = f"There is no {file}, or --unknown drop left nothing of it."
         raise ValueError(
             f"expected triples for {settings.split} in {settings.dataset}, found none beside {len(graph.train):,} for "
-            "training. A single file is split so that training has every entity and relation: triples of an entity "
-            "that occurs with one other alone cannot be held out. Give a folder of train.tsv, valid.tsv and test.tsv."
+            f"training. {why}"
         )
     return Problem(graph, data.KnownAnswers(graph), asked)
 
@@ -259,8 +275,8 @@ def _trained(problem: Problem, settings: LinksSettings, name: MethodName, seed: 
     trained, pair = measured_training(settings, problem, METHODS[name], seed)
     folder = common.model_folder(settings, name, seed, trained.batches.identity, without=_CHOOSE)
     model, figures = trained.train(*pair, f"{name}, seed {seed}", folder)
-    save_model(folder, name, {**settings.options, "seed": seed}, problem.graph, model)
-    return {**figures, **trained.measure(model)}
+    path = save_model(folder, name, {**settings.options, "seed": seed}, problem.graph, model)
+    return {**figures, **trained.measure(model), **kept_in(settings.out, path)}
 
 
 def _results(settings: LinksSettings, graph: data.Graph, row: common.Row) -> list[dict[str, Any]]:

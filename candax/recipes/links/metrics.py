@@ -104,7 +104,7 @@ def scored_ranks(
         rival = np.ones(scores.shape, bool)
         rival[known(batch.entities[real], batch.relations[real])] = False
         np.put_along_axis(rival, batch.labels[real], False, axis=1)
-        better, equal = (np.sum(rival & found, axis=1) for found in (scores > own, scores == own))
+        better, equal = (np.sum(rival & found, axis=1) for found in (~(scores <= own), scores == own))
         ranks.append(1 + better + equal / 2)
     return np.concatenate(ranks)
 

@@ -5,11 +5,11 @@ import functools
 import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from candax import data, models
 from candax.base import Classes
@@ -20,6 +20,9 @@ from candax.recipes.common.search import AT_A_TIME, Best, Searching, power_of_tw
 from candax.recipes.links.building import link_model_of, save_model, training_of
 from candax.recipes.links.command import METHODS, LinksSettings, MethodName
 from candax.training import embed
+
+# A name, or several.
+Names: TypeAlias = str | Sequence[str] | Shaped[np.ndarray, " n"]
 
 
 class LinkPredictor(Searching):
@@ -52,6 +55,8 @@ class LinkPredictor(Searching):
         usual = {**METHODS[method].defaults, **({"loss": None} if METHODS[method].full else {})}
         self.method: MethodName = method
         self.settings = with_options(LinksSettings, LinksSettings.OPTIONS, {**usual, **options})
+        if not METHODS[method].takes(self.settings.dim):
+            raise ValueError(f"expected an even dim for {method}, a complex number takes two, got {self.settings.dim}.")
         self._graph: data.Graph | None = None
 
     @checked
@@ -77,25 +82,23 @@ class LinkPredictor(Searching):
         return self
 
     @checked
-    def score(
-        self, head: str | Sequence[str], relation: str | Sequence[str], tail: str | Sequence[str]
-    ) -> float | Float[np.ndarray, " n"]:
+    def score(self, head: Names, relation: Names, tail: Names) -> float | Float[np.ndarray, " n"]:
         """How likely triples are, by the model: the logit of the tail after the question (head, relation, ?).
 
         Args:
-            head: an entity, or a list of them.
-            relation: a relation, or a list.
-            tail: an entity, or a list.
+            head: an entity, or a list or an array of them.
+            relation: a relation, or several.
+            tail: an entity, or several.
 
         Returns:
-            A number, or for lists an array of numbers. Only scores of the same question can be compared.
+            A number, or where one is a list an array of numbers. Only scores of the same question can be compared.
 
         Raises:
             ValueError: for an entity or a relation that the model does not know.
         """
-        is_list = not all(isinstance(part, str) for part in (head, relation, tail))
+        sizes = [len(part) for part in (head, relation, tail) if not isinstance(part, str)]
         lists = [[part] if isinstance(part, str) else part for part in (head, relation, tail)]
-        number = max(map(len, lists))
+        number = max(sizes, default=1)
         heads, relations, tails = (list(part) * number if len(part) == 1 else list(part) for part in lists)
         if not len(heads) == len(relations) == len(tails):
             raise ValueError(f"expected lists of one length, got {len(heads)}, {len(relations)} and {len(tails)}.")
@@ -103,7 +106,7 @@ class LinkPredictor(Searching):
         embeddings = self.embedded([self._question(h, r, None) for h, r in zip(heads, relations, strict=True)])
         vectors = np.asarray(self.search.classes.vectors[jnp.asarray(ids, jnp.int32)])
         scores = np.einsum("bd,bd->b", embeddings, vectors)
-        return scores if is_list else float(scores[0])
+        return scores if sizes else float(scores[0])
 
     @checked
     def complete(

@@ -52,12 +52,15 @@ def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
     lines = source.texts()
     first = next(lines)
     mark = next((mark for mark in "\t," if mark in first[1]), None)
-    header = None if mark is None else columns_in(first[1], mark, f"{source.path}:{first[0]}")
+    if mark is None:
+        return _by_spaces(source, itertools.chain([first], lines))
+    where = f"{source.path}:{first[0]}"
+    header, width = columns_in(first[1], mark, where), len(split_line(first[1], mark, where))
     if header is not None:
         notes["lines that name columns"] += 1
     else:
         lines = itertools.chain([first], lines)
-    return _by_spaces(source, lines) if mark is None else _by_fields(source, lines, mark, header)
+    return _by_fields(source, lines, mark, header, width)
 
 
 def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[History]:
@@ -69,20 +72,21 @@ def _by_spaces(source: Source, lines: Iterator[tuple[int, str]]) -> Iterator[His
 
 
 def _by_fields(
-    source: Source, lines: Iterator[tuple[int, str]], mark: str, header: tuple[int, ...] | None
+    source: Source, lines: Iterator[tuple[int, str]], mark: str, header: tuple[int, ...] | None, width: int
 ) -> Iterator[History]:
+    """Histories of lines that have as many fields as the first one; a ``header`` says which of them is what."""
+    expected = f"user{mark}item or user{mark}item{mark}time, alike in all lines"
+    if header is not None:
+        expected = f"{width} columns as in the line that names them, none of user, item and time empty"
     user: str | None = None
     rows: list[tuple[float, str]] = []
     # Hashes of the users who are done: they take less memory than names.
     done: set[int] = set()
-    width = 0
     for number, text in lines:
-        fields = split_line(text, mark, f"{source.path}:{number}")
-        if header is not None and len(fields) > max(header):
-            fields = [fields[place] for place in header]
-        width = width or len(fields)
-        if len(fields) not in (2, 3) or len(fields) != width or not all(fields):
-            raise source.wrong(number, f"user{mark}item or user{mark}item{mark}time, alike in all lines", text)
+        every = split_line(text, mark, f"{source.path}:{number}")
+        fields = every if header is None else [every[place] for place in header if place < len(every)]
+        if len(every) != width or len(fields) not in (2, 3) or not all(fields):
+            raise source.wrong(number, expected, text)
         if fields[0] != user:
             if user is not None:
                 yield History(user, _in_order(rows))
@@ -90,7 +94,7 @@ def _by_fields(
             user, rows = fields[0], []
             if hash(user) in done:
                 raise source.wrong(number, "the lines of a user to stand together (sort the file by users)", text)
-        rows.append((_time(source, number, fields[2]) if width == 3 else 0.0, fields[1]))
+        rows.append((_time(source, number, fields[2]) if len(fields) == 3 else 0.0, fields[1]))
     if user is None:
         raise source.empty()
     yield History(user, _in_order(rows))

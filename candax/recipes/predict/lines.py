@@ -4,7 +4,6 @@ import contextlib
 import io
 import itertools
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,21 +168,15 @@ def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
     """Gives a function that writes: to standard output, or to a file, which is replaced only when all is written.
 
     Raises:
-        OSError: if it cannot be written.
-        ValueError: for a folder, or where nobody reads standard output any more.
+        OSError: if it cannot be written, such as BrokenPipeError where nobody reads standard output any more.
+        ValueError: for a folder.
     """
     if out is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # as in files, whatever the locale
-        try:
-            with naming(Path("standard output")):
-                yield sys.stdout.write
-                sys.stdout.flush()
-        except BrokenPipeError as error:
-            # Otherwise Python would try to write once more when it exits.
-            with contextlib.suppress(OSError, io.UnsupportedOperation):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise ValueError("standard output was closed before all was written.") from error
+        with naming(Path("standard output")):
+            yield sys.stdout.write
+            sys.stdout.flush()
         return
     if out.is_dir():
         raise ValueError(f"expected --out to be a file to write, got the folder {out}.")

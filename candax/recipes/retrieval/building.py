@@ -55,7 +55,8 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
     """The sampler and the loss.
 
     Hard candidates are found by an index that follows the item vectors; slots that they and the labels of the batch
-    leave free are filled with uniform draws.
+    leave free are filled with uniform draws. Labels of the batch join the candidates of a sampler where the sum of
+    expected counts can be stated: where a sampler's depend on its draw, it is returned as it is.
     """
     if settings.loss is None:
         return None, losses.full_softmax
@@ -72,8 +73,10 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
         return samplers.grouped(index, num_sampled=number, k=min(settings.hard, num_items)), loss
     if settings.sampler == "in_batch":
         return samplers.in_batch(), loss
-    drawn = {**SAMPLERS, **DISTINCT}[settings.sampler](number)
-    return (samplers.mixture([samplers.in_batch(), drawn]) if settings.in_batch else drawn), loss
+    distinct = not settings.in_batch or settings.sampler == "uniform"
+    drawn = {**SAMPLERS, **(DISTINCT if distinct else {})}[settings.sampler](number)
+    joins = settings.in_batch and drawn.facts.draw_independent
+    return (samplers.mixture([samplers.in_batch(), drawn]) if joins else drawn), loss
 
 
 def save_towers(

@@ -26,6 +26,7 @@ from candax import files, models
 from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import SamplerName
+from candax.recipes.common.study import kept_in
 from candax.recipes.retrieval.building import TASK, pair_of, save_towers, two_towers
 from candax.recipes.retrieval.features import NOTHING, Known, read_features
 from candax.recipes.retrieval.neighbours import ItemNeighbours
@@ -60,9 +61,10 @@ class RetrieveSettings(next_item.NextItemSettings):
     """What is trained: two_towers, the recipe, or a variant: with all items as candidates (full_softmax), only items of
     the batch (in_batch), more weight on recent items (by_order), or hard candidates from an index (hard)."""
     sampler: SamplerName = "uniform"
-    """Where candidates come from; uniform, log_uniform and unigram draw distinct ones."""
+    """Where candidates come from; uniform draws distinct ones, and with --no-in-batch log_uniform and unigram do."""
     in_batch: bool = True
-    """Whether the labels of the batch are candidates too, corrected for their frequency."""
+    """Whether the labels of the batch are candidates too, corrected for their frequency, where the sampler's counts can
+    be added to theirs: top_k, bernoulli, lsh_embedding, lsh_label and buckets stay alone."""
     hard: common.NonNegative = 0
     """If above 0, candidates are this many of each user's best items, found by an index, the labels of the batch, and
     uniform draws up to ``num_sampled``; ``sampler`` is then not used."""
@@ -75,10 +77,15 @@ class RetrieveSettings(next_item.NextItemSettings):
     out: common.Out = Path("runs/retrieve")
     """Folder for results.json, retrieve.png and the models."""
     QUICK: ClassVar[Mapping[str, Any]] = {**next_item.NextItemSettings.QUICK, "hidden_dim": 16}
+    UNLESS_GIVEN: ClassVar = tuple(METHODS.values())
     OPTIONS: ClassVar[Sequence[str]] = (
         "sampler", "in_batch", "hard", "loss", "num_sampled", "smoothing", "dim", "hidden_dim", "separate_tables",
         "recency", "item_dropout", "dropout", "length", "num_rows", "epochs", "learning_rate", "decay", "seed",
     )  # fmt: skip
+
+    def changes(self) -> list[Mapping[str, Any]]:
+        """See ``NextItemSettings``."""
+        return [METHODS[name] for name in self.methods]
 
 
 def retrieve(settings: RetrieveSettings) -> list[common.Row]:
@@ -106,6 +113,7 @@ def retrieve(settings: RetrieveSettings) -> list[common.Row]:
         picture="retrieve.png",
         may_change=next_item.CHOOSE,
         data=f"{files.digest_of(found.items, found.offsets)} {known.digest}",
+        names=(found.item_names,),
         results=functools.partial(next_item.results_of, settings, found, TASK, _PROTOCOLS),
     )
 
@@ -161,5 +169,5 @@ def _trained(found: Sequences, known: Known, settings: RetrieveSettings, name: s
     training = training_of(settings, found, seed, known=known)
     kept = common.model_folder(settings, name, seed, [training.batches.identity, known.digest], without=_NOT_OF_MODEL)
     model, figures = training.train(*pair_of(settings, found.num_items), f"{name}, seed {seed}", kept)
-    save_towers(kept, {**settings.options, "seed": seed}, found, model, known=known)
-    return {**figures, **training.measure(model)}
+    path = save_towers(kept, {**settings.options, "seed": seed}, found, model, known=known)
+    return {**figures, **training.measure(model), **kept_in(settings.out, path)}

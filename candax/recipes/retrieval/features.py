@@ -83,7 +83,8 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
     said. Empty fields, nan and inf are missing numbers. The same word in two
     columns counts as two words. A word is kept if two items or users in training have it, and of each item or user the
     first 32 kept words are read. An item or user without a line has no words, and numbers at the mean. Ids that the
-    data do not have are left out. How many lines, columns, words and left-out ids there are is printed.
+    data do not have are left out. How many lines, columns, words and left-out ids there are is printed, and whether the
+    header begins with an id.
 
     Args:
         path: of the file.
@@ -118,7 +119,11 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
         f"{path}: {len(rows):,} of {len(names):,} {what}, {numbers.shape[1]} columns of numbers, {len(texts)} of text "
         f"with {num_words:,} words; {len(table) - len(rows):,} ids that the data do not have are left out",
         soft_wrap=True,
+        markup=False,
     )
+    if header[0] in places:
+        note = f"{path}:1: taken for names of columns, although {header[0]!r} is one of the {what}"
+        Console().print(note, soft_wrap=True, markup=False)
     return Features(words, numbers, num_words)
 
 

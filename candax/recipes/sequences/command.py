@@ -18,7 +18,7 @@ in training, one seed .082 / .049. SASRec as published, one seed on one core: .0
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -28,6 +28,7 @@ from candax.models.transformer import Block
 from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import SamplerName
+from candax.recipes.common.study import kept_in
 from candax.recipes.sequences import neighbours, next_item
 from candax.recipes.sequences.building import pair_of, sequence_model
 from candax.recipes.sequences.files import Sequences, load
@@ -91,6 +92,10 @@ class SequencesSettings(next_item.NextItemSettings):
         "seed",
     )  # fmt: skip
 
+    def changes(self) -> list[Mapping[str, Any]]:
+        """See ``NextItemSettings``."""
+        return [METHODS[name] for name in self.methods]
+
     def check(self) -> None:
         """See ``Settings``."""
         super().check()
@@ -116,7 +121,7 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         name = settings.methods[0]
         chosen = next_item.with_changes(settings, METHODS[name])
         for weight, beside in ((0.0, ""), (settings.neighbours, " and neighbours")):
-            label = {"method": f"mean of {settings.average}{beside}"}
+            label = {"method": f"mean of {settings.average}{beside}", "of": name}
             rows.append(comparing.row(label, _averaged, chosen, found, name, near, weight))
     return next_item.run(
         settings,
@@ -127,6 +132,7 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         picture="sequences.png",
         may_change=_CHOOSE,
         data=files.digest_of(found.items, found.offsets),
+        names=(found.item_names,),
         results=functools.partial(next_item.results_of, settings, found, TASK, _PROTOCOLS),
     )
 
@@ -153,24 +159,25 @@ def training_of(settings: SequencesSettings, found: Sequences, seed: int, *, mea
 
 def _train(
     settings: SequencesSettings, found: Sequences, name: str, seed: int
-) -> tuple[models.Classifier, dict[str, Any], common.Training]:
-    """A model, from its folder if it has been trained already."""
+) -> tuple[models.Classifier, dict[str, Any], common.Training, Path]:
+    """A model, from its folder if it has been trained already; and its file."""
     training = training_of(settings, found, seed)
     folder = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
     model, figures = training.train(*pair_of(settings), f"{name}, seed {seed}", folder)
-    next_item.save_model(folder, TASK, {**settings.options, "seed": seed}, found, model)
-    return model, figures, training
+    path = next_item.save_model(folder, TASK, {**settings.options, "seed": seed}, found, model)
+    return model, figures, training, path
 
 
 def _trained(found: Sequences, settings: SequencesSettings, name: str, seed: int) -> dict[str, Any]:
-    model, figures, training = _train(settings, found, name, seed)
-    return {**figures, **training.measure(model)}
+    model, figures, training, path = _train(settings, found, name, seed)
+    return {**figures, **training.measure(model), **kept_in(settings.out, path)}
 
 
 def _averaged(settings: SequencesSettings, found: Sequences, name: str, near: Scorer, weight: float) -> dict[str, Any]:
     trained = [_train(settings, found, name, settings.seed + number) for number in range(settings.average)]
-    scorer = mean_of([model_scores(model, found, length=settings.length) for model, _, _ in trained])
+    scorer = mean_of([model_scores(model, found, length=settings.length) for model, *_ in trained])
     if weight:
         scorer = mixed(scorer, near, weight)
     figures = evaluate(scorer, found, settings.questions(found))
-    return {**figures, "seconds": sum(figures["seconds"] for _, figures, _ in trained)}
+    seconds = sum(figures["seconds"] for _, figures, *_ in trained)
+    return {**figures, "seconds": seconds, **kept_in(settings.out, *(path for *_, path in trained))}

@@ -195,11 +195,11 @@ def _by_spaces(path: Path) -> Iterator[Row]:
 def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None) -> Iterator[Row]:
     """Rows of a file with tabs or commas; a ``header`` says where what is."""
     columns = f"user{mark}item or user{mark}item{mark}time" if header is None else "as many columns as the first line"
-    width = None
+    width, is_empty = None, True
     with open_text(path) as lines:
         reader = csv.reader(lines) if mark == "," else csv.reader(lines, delimiter=mark, quoting=csv.QUOTE_NONE)
         for fields in _without_faults(reader, lambda: f"{path}:{reader.line_num}"):
-            if not fields:
+            if not mark.join(fields).strip():
                 continue
             where = f"{path}:{reader.line_num}"
             first, width = width is None, len(fields) if width is None else width
@@ -212,7 +212,10 @@ def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None) -> Iterato
             time = kept[2] if len(kept) == 3 else None
             if time is not None and not _is_finite(time):
                 raise ValueError(f"{where}: expected a time that is a finite number, got {time!r}. {_HEADER}")
+            is_empty = False
             yield Row(kept[0], kept[1], None if time is None else float(time))
+    if is_empty:
+        raise ValueError(f"{path}: expected rows of a user and an item after the names of columns, found none.")
 
 
 def _without_faults(reader: Any, where: Callable[[], str]) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import LossName
+from candax.recipes.common.settings import option
 from candax.recipes.sequences.files import STDLIB, Questions, Sequences
 from candax.recipes.sequences.packing import PackedBatches
 from candax.recipes.sequences.scoring import KS, Scorer, evaluate
@@ -23,8 +24,8 @@ from candax.training import averaged_model
 # Settings that choose rows of the table, and on which no model depends.
 CHOOSE = ("methods", "seeds")
 
-# Settings by which methods differ; others may be given for all methods together.
-_OF_METHODS = ("sampler", "loss", "kind", "hard", "recency")
+# Settings that make a method what it is; others may be given for all methods together.
+_OF_METHODS = ("sampler", "loss", "kind")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,14 @@ class NextItemSettings(common.Settings):
         self.expect(bool(getattr(self, "methods", True)), "one method or more", "methods")
         for name in self.SHARES:
             self.expect(getattr(self, name) < 1, f"a {name.replace('_', '-')} below 1", name)
+        for name in _OF_METHODS:
+            own = [changes.get(name, ...) for changes in self.changes()]
+            used = not own or ... in own or getattr(self, name) in own or name not in vars(self)["_given"]
+            self.expect(used, f"a method that leaves {option(name)} open", name, "methods")
+
+    def changes(self) -> list[Mapping[str, Any]]:
+        """What each of the methods changes in the settings."""
+        return []
 
     def questions(self, found: Sequences) -> Questions:
         """The questions to measure with."""
@@ -147,7 +156,7 @@ def results_of(
 ) -> list[dict[str, Any]]:
     """The rows of results.json: one for each protocol, which is told by the prefix of its figures' names."""
     about = {"task": task, "data": found.name, "split": settings.split, "method": row["method"]}
-    about |= {name: row[name] for name in ("seed", "seconds") if name in row}
+    about |= {name: row[name] for name in ("of", "seed", "seconds") if name in row}
     rows = []
     for start, protocol in protocols.items():
         names = [name for name in row if "@" in name and name.rpartition(" ")[0] == start.strip()]

@@ -60,7 +60,7 @@ class SequenceRecommender(Searching):
             This recommender.
 
         Raises:
-            ValueError: if no history has two items, or one is no list of items.
+            ValueError: if no history has two items, one is no list of items, or two items are a number and its text.
         """
         found = sequences_of(histories)
         self.model = self._fitted(found)
@@ -227,8 +227,7 @@ def _lists(histories: Iterable[Any]) -> list[list[Hashable]]:
 
 
 def _is_item(item: object) -> bool:
-    # Not None or NaN, which tables have where a value is missing.
-    return isinstance(item, Hashable) and item is not None and bool(item == item)
+    return isinstance(item, str | int | np.integer) and not isinstance(item, bool)
 
 
 def sequences_of(histories: Iterable[Any]) -> Sequences:
@@ -237,6 +236,12 @@ def sequences_of(histories: Iterable[Any]) -> Sequences:
     counts = Counter(item for history in each for item in history)
     if not any(len(history) > 1 for history in each):
         raise ValueError(f"expected a history of two items or more to learn from, found none among {len(each)}.")
+    if len(texts := {str(item): item for item in counts}) < len(counts):
+        other = next(item for item in counts if texts[str(item)] is not item)
+        raise ValueError(
+            f"expected items that differ as texts, as which files hold them, got {described(other)} and "
+            f"{described(texts[str(other)])}."
+        )
     items = sorted(counts, key=lambda item: (-counts[item], str(item)))
     numbers = {item: number for number, item in enumerate(items)}
     ids = np.array([numbers[item] for history in each for item in history], np.int32)

@@ -83,8 +83,9 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
         own = scores[answers]
         scores[seen] = -np.inf
         best = np.asarray(_best(scores, min(max(ks), scores.shape[1])))
+        is_shown = np.take_along_axis(scores, best, axis=1) > -np.inf
         for k in ks:
-            shown[k][best[:, :k]] = True
+            shown[k][best[:, :k][is_shown[:, :k]]] = True
         # An answer that is in the history stays in the ranking.
         scores[answers] = own
         ranks[""].append(rank_of_answers(scores, some))
@@ -100,12 +101,13 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
 
 
 def rank_of_answers(scores: Float[np.ndarray, "n num_items"], questions: Questions) -> Float[np.ndarray, " n"]:
-    """The rank of each answer, 1 for the best; of items with equal scores the mean rank."""
+    """The rank of each answer, 1 for the best; of items with equal scores the mean rank. NaN counts against it."""
     own = scores[np.arange(len(questions)), questions.answers]
     return np.asarray(_rank(scores, own), np.float64)
 
 
 @jax.jit
 def _rank(scores: Float[Array, "n num_items"], own: Float[Array, " n"]) -> Float[Array, " n"]:
-    better, equal = jnp.sum(scores > own[:, None], axis=1), jnp.sum(scores == own[:, None], axis=1)
-    return better + (equal + 1) / 2
+    better, equal = jnp.sum(~(scores <= own[:, None]), axis=1), jnp.sum(scores == own[:, None], axis=1)
+    # An answer that is NaN itself is among those that count as better, and is no equal of its own.
+    return jnp.where(jnp.isnan(own), better, better + (equal + 1) / 2)

@@ -140,7 +140,7 @@ def word2vec(settings: Word2Vec) -> list[common.Row]:
     out = common.writable_folder(settings.out)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     files = [folder / f"vectors.{ending}" for folder in _folders(settings) for ending in settings.formats]
-    if not all(file.exists() for file in files):
+    if (out / "settings.json").exists() and not all(file.exists() for file in files):
         (out / "study.json").unlink(missing_ok=True)  # its rows say that the vectors are there
     methods = [
         comparing.row({"method": settings.direction, "seed": seed}, _trained, settings, text, folder, seed)

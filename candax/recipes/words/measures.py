@@ -120,10 +120,11 @@ def rank(
 
 
 def _ranks(logits: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """The ranks of labels, from 1 on; equal logits share the middle of their ranks."""
+    """The ranks of labels, from 1 on; equal logits share the middle of their ranks. NaN counts against a label."""
     own = np.take_along_axis(logits, labels[:, None], axis=1)
-    above, equal = np.sum(logits > own, axis=1), np.sum(logits == own, axis=1)
-    return above + (equal + 1) / 2
+    above, equal = np.sum(~(logits <= own), axis=1), np.sum(logits == own, axis=1)
+    # A label that is NaN itself is among those above, and is no equal of its own.
+    return np.where(np.isnan(own[:, 0]), above, above + (equal + 1) / 2)
 
 
 class Geometry(NamedTuple):
