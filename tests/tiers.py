@@ -8,6 +8,7 @@ ALL = {"*"}
 CI_ONLY: dict[str, set[str]] = {
     "conformance/test_losses.py": {"test_unbiased_normaliser"},
     "conformance/test_mutants.py": ALL,
+    "conformance/test_more_mutants.py": ALL,
     "conformance/test_room.py": {
         "test_samplers_and_losses_of_ones_own_pass",
         "test_the_room_needs_nothing_but_candax",

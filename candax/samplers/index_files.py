@@ -58,9 +58,9 @@ def save_index(
         (1, 1)
     """
     check_state(retriever, state, classes)
-    arrays = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
+    leaves = _named({"state": state} | ({"classes": _parts(classes)} if with_classes else {}))
     # As unsigned integers of the same width, because NumPy has no bfloat16.
-    plain = {name: _plain(np.asarray(array)) for name, array in arrays.items()}
+    plain = {name: _plain(np.asarray(array)) for name, array in _without_keys(leaves).items()}
     header = {
         "kind": retriever.kind,
         "settings": _settings(retriever),
@@ -69,6 +69,7 @@ def save_index(
         "dtypes": {name: str(array.dtype) for name, array in _parts(classes).items()},
         "normalized": classes.normalized,
         "with_classes": with_classes,
+        "keys": {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if _is_key(leaf)},
     }
     write_arrays(Path(path), _KIND, header, plain)
 
@@ -119,14 +120,20 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
     wanted = {"state": jax.eval_shape(build, jax.random.key(0), parts)}
     if header["with_classes"]:
         wanted["classes"] = parts
-    named = _named(wanted)
+    leaves = _named(wanted)
+    named = jax.eval_shape(_without_keys, leaves)
     expected = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in named.items()}
     found = {name: (array.shape, np.dtype(f"u{array.dtype.itemsize}")) for name, array in plain.items()}
     if expected != found:
         others = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
         raise _wrong(path, f"other arrays than this version's indexes have: {', '.join(others)}")
-    leaves = [jnp.asarray(plain[name].view(array.dtype)) for name, array in named.items()]
-    loaded = jax.tree.unflatten(jax.tree.structure(wanted), leaves)
+    arrays = {name: jnp.asarray(plain[name].view(named[name].dtype)) for name in leaves}
+    keys = header.get("keys", {})  # files of older versions have none
+    arrays |= {name: jax.random.wrap_key_data(arrays[name], impl=keys[name]) for name in keys if name in arrays}
+    others = [name for name, leaf in leaves.items() if arrays[name].dtype != leaf.dtype]
+    if others:
+        raise _wrong(path, f"keys of another kind than this program's, which jax.random.key makes: {', '.join(others)}")
+    loaded = jax.tree.unflatten(jax.tree.structure(wanted), list(arrays.values()))
     classes = Classes(**loaded["classes"], normalized=normalized) if "classes" in loaded else None
     return retriever, loaded["state"], classes
 
@@ -161,6 +168,15 @@ def _named(tree: Any) -> dict[str, Any]:
     """Leaves by their names, such as ``state.lists.ids``."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(tree: Any) -> Any:
+    """With the numbers of random keys in their place."""
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, tree)
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

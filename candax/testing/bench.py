@@ -84,16 +84,18 @@ class Bench:
             jax.jit(function) for function in (self.sampler.init, self.sampler.update, self.sampler.refresh)
         )
         self._place(make_classes(case.num_valid, case.num_classes))
+        self._check_types()
 
-    def _place(self, classes: Classes) -> None:
+    def _place(self, classes: Classes, state: Any = None) -> None:
         self.classes = classes
         self.query = make_query(jax.random.key(11), classes)
-        self.state = self.init(jax.random.key(12), classes)
-        self.support = self._support(self.case.support, "support")
+        self.state = self.init(jax.random.key(12), classes) if state is None else state
+        # What may be drawn and what may be counted; what can be and must be. They differ after an update alone.
+        self.support = self.certain = self._support(self.case.support, "support")
         self.counted = self.support
         if self.case.also_counted is not None:
             self.counted = self.support | self._support(self.case.also_counted, "also_counted")
-        self._check_types()
+        self.required = self.counted
 
     def _support(self, function: Support, name: str) -> np.ndarray:
         support = np.asarray(function(self.classes, self.query, self.groups))
@@ -129,10 +131,36 @@ class Bench:
 
     def on(self, classes: Classes) -> "Bench":
         """The same sampler, compiled as it is, on other classes of the same shapes."""
+        other = self.at(classes, None)
+        other._check_types()
+        return other
+
+    def at(self, classes: Classes, state: Any) -> "Bench":
+        """``on`` other classes in a given state (None: that of ``init``)."""
         other = object.__new__(Bench)
         other.__dict__.update({name: value for name, value in self.__dict__.items() if name != "drawn"})
-        other._place(classes)
+        other._place(classes, state)
         return other
+
+    def updated(self) -> "Bench":
+        """After a step that changed two rows; two more are fillers, which hold NaN.
+
+        A support that follows the rows may be that of the old ones until the next refresh.
+        """
+        row_ids = jnp.array([0, 2, self.classes.num_classes, self.classes.num_classes + 1], jnp.int32)
+        rows = -self.classes.vectors[row_ids[:2]]
+        rows = jnp.concatenate([rows, jnp.full_like(rows, jnp.nan)])
+        classes = dataclasses.replace(self.classes, vectors=self.classes.vectors.at[row_ids[:2]].set(rows[:2]))
+        query = dataclasses.replace(self.query, classes=classes)
+        after = self.at(classes, self.update(self.state, jax.random.key(1), query, row_ids, rows))
+        after.certain, after.support = after.support & self.support, after.support | self.support
+        after.required, after.counted = after.counted & self.counted, after.counted | self.counted
+        return after
+
+    def refreshed(self) -> "Bench":
+        """After an update, and a refresh on other rows, biases and counts."""
+        classes = make_classes(self.case.num_valid, self.case.num_classes, seed=1)
+        return self.at(classes, self.refresh(self.updated().state, jax.random.key(2), classes))
 
     def many(self, seed: int) -> Candidates:
         """Candidates with a leading axis of ``DRAWS`` draws."""

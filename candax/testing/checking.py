@@ -6,10 +6,12 @@ from typing import Any
 
 from candax.base import Loss, Sampler
 from candax.checks import checked
+from candax.losses.full import scores_all_classes
 from candax.samplers import log_uniform
 from candax.testing.bench import Bench, Case, name_of
 from candax.testing.broken import Clock, check_laws, chosen_laws
-from candax.testing.loss_laws import LIKELIHOOD, LOSS_LAWS, LossBench
+from candax.testing.loss_bench import LossBench
+from candax.testing.loss_laws import LIKELIHOOD, LOSS_LAWS
 from candax.testing.problems import NUM_LABELS, Support, every_valid_class
 from candax.testing.sampler_laws import SAMPLER_LAWS
 
@@ -37,7 +39,8 @@ def check_sampler(
     The one law, E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] = 1 for every class c that can be drawn, is
     tested with two gates: the mean is within 5 standard errors of 1, and 5 standard errors are less than ``delta``.
     What its expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" every draw has a new state,
-    with "batch" also a new batch. A gross fault ends the test in seconds; ``seconds`` bounds its time.
+    with "batch" also a new batch. A gross fault ends the test in seconds; ``seconds`` bounds its time. What is drawn
+    after an update and a refresh is looked at with fewer draws.
 
     Args:
         factory: the sampler, or a function without arguments that returns it. Let it draw few samples (say 6), so
@@ -119,8 +122,9 @@ def check_loss(
     Args:
         loss: ``SampledLogits -> float32[B]``, with its hyperparameters bound (``functools.partial``).
         likelihood: True: the loss approximates the softmax negative log-likelihood. So with every class as a candidate
-            and expected count 1 it is the full softmax, adding a constant to all logits does not change it, and the
-            gradient weights of an example are in [-1, 1] and sum to 0.
+            and expected count 1 it is the full softmax, adding a constant to all logits does not change it, the
+            gradient weights of an example are in [-1, 1] and sum to 0, and labels without a slot (``more_hits``) stay
+            in its normaliser.
         unbiased_normaliser: True: E[exp(loss + mean true logit)] is the softmax normaliser, for any sampler that obeys
             the one law.
         sampler: the sampler for that test (default ``candax.samplers.log_uniform(6)``).
@@ -134,7 +138,7 @@ def check_loss(
         LawBroken: a law is broken, or not decided in time. The message names the law, where, by how much, and what to
             look at.
         TypeError: ``loss`` cannot be called or returns no array.
-        ValueError: a name in ``laws`` is unknown.
+        ValueError: a name in ``laws`` is unknown, or the loss takes no ``SampledLogits``: it scores all classes.
 
     Example:
         >>> import candax as cx
@@ -147,6 +151,11 @@ def check_loss(
     """
     if not callable(loss):
         raise TypeError(f"expected a function SampledLogits -> float32[B]; got {type(loss).__name__}: {loss!r}")
+    if scores_all_classes(loss):
+        raise ValueError(
+            f"loss: expected a function SampledLogits -> float32[B]; got {_name(loss)}, which scores all classes "
+            f"itself. Of over_all_classes(css) check css."
+        )
     _check_sizes(num_valid, num_valid + 3)
     _check_groups(num_groups)
     _check_positive(seconds=seconds)

@@ -8,75 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from candax.base import Candidates, Loss, SampledLogits
-from candax.testing.bench import Case
-from candax.testing.broken import Clock, Law, LawBroken
+from candax.base import Candidates, SampledLogits
+from candax.testing.broken import Law, LawBroken
+from candax.testing.loss_bench import PARTS, B, LossBench, S, T, check_all, check_close
 from candax.testing.normaliser import check_normaliser
 from candax.testing.problems import extreme_logits, logits_of, make_classes, make_logits, make_query
 
-B, T, S = 5, 3, 6
 # Random extreme examples that law "finite" tries.
 EXTREMES = 1 << 13
-_PARTS = ("the loss", "the gradient of true logits", "the gradient of sampled logits")
-
-
-class LossBench:
-    """A loss on the bench, compiled once per shape of its logits."""
-
-    def __init__(self, loss: Loss, sampler: Any, case: Case, clock: Clock) -> None:
-        self.loss, self.sampler, self.case, self.clock = loss, sampler, case, clock
-
-        def total(true: Array, sampled: Array, logits: SampledLogits) -> tuple[Array, Array]:
-            values = loss(dataclasses.replace(logits, true=true, sampled=sampled))
-            return jnp.sum(values), values
-
-        def value_and_gradient(logits: SampledLogits) -> tuple[Array, Array, Array]:
-            value_and_grad = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
-            (_, values), (of_true, of_sampled) = value_and_grad(logits.true, logits.sampled, logits)
-            return values, of_true, of_sampled
-
-        self._value_and_gradient, self._values = jax.jit(value_and_gradient), jax.jit(loss)
-
-    def check_types(self, logits: SampledLogits) -> None:
-        """The loss is one float32 number per example: all other laws rely on it."""
-        values: Any = jax.eval_shape(self.loss, logits)
-        if not hasattr(values, "shape") or not hasattr(values, "dtype"):
-            raise TypeError(f"loss: expected an array float32[B]; it returned {type(values).__name__}")
-        if values.shape != logits.true.shape[:1]:
-            raise LawBroken(
-                f"the loss has shape {values.shape} where {logits.true.shape[:1]} is expected, one number per example: "
-                f"do not reduce over the batch"
-            )
-        if values.dtype != jnp.float32:
-            raise LawBroken(f"the loss is {values.dtype} where float32 is expected")
-
-    def value_and_gradient(self, logits: SampledLogits) -> tuple[np.ndarray, ...]:
-        """The loss [B] and its gradients with respect to true and sampled logits."""
-        return tuple(np.asarray(part) for part in self._value_and_gradient(logits))
-
-    def values(self, logits: SampledLogits) -> np.ndarray:
-        """The loss [B]; for logits of the usual shape, by the program already compiled for gradients."""
-        usual = logits.sampled.shape == (B, S)
-        return self.value_and_gradient(logits)[0] if usual else np.asarray(self._values(logits))
-
-
-def _close(got: Any, wanted: Any, rtol: float, atol: float, what: str) -> None:
-    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
-    off = ~np.isclose(got, wanted, rtol=rtol, atol=atol)
-    if np.any(off):
-        difference = np.where(off, np.where(np.isnan(got), np.inf, np.abs(got - wanted)), -1)
-        worst = tuple(int(i) for i in np.unravel_index(np.argmax(difference), got.shape))
-        share = f" ({100 * (got[worst] / wanted[worst] - 1):+.2f} %)" if wanted[worst] else ""
-        raise LawBroken(
-            f"{what}: {got[worst]:.6g} where {wanted[worst]:.6g} is expected{share} at {worst}, and {np.sum(off)} of "
-            f"{off.size} entries differ"
-        )
-
-
-def _all(fine: Any, what: str) -> None:
-    if not np.all(fine):
-        where = tuple(int(i) for i in np.argwhere(~np.asarray(fine))[0])
-        raise LawBroken(f"{what}, at {where} first and in {np.sum(~np.asarray(fine))} of {np.size(fine)} entries")
 
 
 def check_shape(bench: LossBench) -> None:
@@ -98,9 +37,9 @@ def check_full_coverage(bench: LossBench) -> None:
     layer = (query.embeddings, classes.vectors, classes.biases)
     (_, values), gradients = jax.jit(jax.value_and_grad(sampled_loss, argnums=(0, 1, 2), has_aux=True))(*layer)
     expected, *expected_gradients = full_softmax_by_hand(layer, query.labels)
-    _close(values, expected, 2e-5, 2e-6, "the loss of an example")
+    check_close(values, expected, 2e-5, 2e-6, "the loss of an example")
     for name, got, wanted in zip(("embeddings", "vectors", "biases"), gradients, expected_gradients, strict=True):
-        _close(got, wanted, 2e-4, 2e-6, f"the gradient of {name}")
+        check_close(got, wanted, 2e-4, 2e-6, f"the gradient of {name}")
 
 
 def full_softmax_by_hand(layer: Any, labels: Array) -> tuple[np.ndarray, ...]:
@@ -124,12 +63,18 @@ def check_gradient_weights(bench: LossBench) -> None:
         logits = make_logits(seed, scale=1.0 if seed % 2 else 30.0)
         _, of_true, of_sampled = bench.value_and_gradient(logits)
         largest = np.max(np.abs(of_true))
-        _all(np.abs(of_true) <= 1 + 1e-6, f"the weight of a label is outside [-1, 1] (the largest is {largest:.6g})")
+        check_all(
+            np.abs(of_true) <= 1 + 1e-6, f"the weight of a label is outside [-1, 1] (the largest is {largest:.6g})"
+        )
         # A class may stand in several slots. As sampled weights are >= 0, the sum over all slots bounds each class's.
-        _all(of_sampled >= 0, f"the weight of a sampled class is below 0 (the least is {np.min(of_sampled):.6g})")
+        check_all(of_sampled >= 0, f"the weight of a sampled class is below 0 (the least is {np.min(of_sampled):.6g})")
         largest = np.max(of_sampled.sum(axis=1))
-        _all(of_sampled.sum(axis=1) <= 1 + 1e-6, f"the weights of the samples are above 1 together ({largest:.6g})")
-        _close(of_true.sum(axis=1) + of_sampled.sum(axis=1), np.zeros(B), 0, 1e-5, "the sum of an example's weights")
+        check_all(
+            of_sampled.sum(axis=1) <= 1 + 1e-6, f"the weights of the samples are above 1 together ({largest:.6g})"
+        )
+        check_close(
+            of_true.sum(axis=1) + of_sampled.sum(axis=1), np.zeros(B), 0, 1e-5, "the sum of an example's weights"
+        )
 
 
 def check_masked(bench: LossBench) -> None:
@@ -137,10 +82,10 @@ def check_masked(bench: LossBench) -> None:
     for seed in range(5):
         logits = make_logits(seed)
         clean = bench.value_and_gradient(logits)
-        for name, part in zip(_PARTS, clean, strict=True):
-            _all(np.isfinite(part), f"{name} is not finite")
-        _all(clean[1][~np.asarray(logits.true_mask)] == 0, "a masked label has a gradient")
-        _all(clean[2][~np.asarray(logits.sampled_mask)] == 0, "a masked sample has a gradient")
+        for name, part in zip(PARTS, clean, strict=True):
+            check_all(np.isfinite(part), f"{name} is not finite")
+        check_all(clean[1][~np.asarray(logits.true_mask)] == 0, "a masked label has a gradient")
+        check_all(clean[2][~np.asarray(logits.sampled_mask)] == 0, "a masked sample has a gradient")
         for rubbish in (np.nan, np.inf, -np.inf, 1e30):
             dirty = dataclasses.replace(
                 logits,
@@ -150,8 +95,8 @@ def check_masked(bench: LossBench) -> None:
                 sampled_log_expected_count=jnp.where(logits.sampled_mask, logits.sampled_log_expected_count, rubbish),
                 hits=logits.hits | ~logits.sampled_mask,
             )
-            for name, got, wanted in zip(_PARTS, bench.value_and_gradient(dirty), clean, strict=True):
-                _close(got, wanted, 1e-6, 1e-7, f"{name}, once masked slots hold {rubbish}")
+            for name, got, wanted in zip(PARTS, bench.value_and_gradient(dirty), clean, strict=True):
+                check_close(got, wanted, 1e-6, 1e-7, f"{name}, once masked slots hold {rubbish}")
 
 
 def check_finite(bench: LossBench) -> None:
@@ -174,15 +119,15 @@ def check_finite(bench: LossBench) -> None:
             cases[f"{which} of rare classes"] = rare
             cases[f"{which} without candidates"] = dataclasses.replace(edge, sampled_mask=none)
     for which, case in cases.items():
-        for name, part in zip(_PARTS, bench.value_and_gradient(case), strict=True):
-            _all(np.isfinite(part), f"{name} is not finite {which}")
+        for name, part in zip(PARTS, bench.value_and_gradient(case), strict=True):
+            check_all(np.isfinite(part), f"{name} is not finite {which}")
     unlabelled = dataclasses.replace(logits, true_mask=jnp.zeros((B, T), bool))
-    for name, part in zip(_PARTS, bench.value_and_gradient(unlabelled), strict=True):
-        _all(part == 0, f"{name} of an example without labels is not 0")
+    for name, part in zip(PARTS, bench.value_and_gradient(unlabelled), strict=True):
+        check_all(part == 0, f"{name} of an example without labels is not 0")
     empty = jax.tree.map(lambda field: field[:, :0], logits)
-    _all(bench.values(empty) == 0, "the loss without labels and without candidates is not 0")
+    check_all(bench.values(empty) == 0, "the loss without labels and without candidates is not 0")
     extremes = extreme_logits(0, EXTREMES)
-    for name, part in zip(_PARTS, bench.value_and_gradient(extremes), strict=True):
+    for name, part in zip(PARTS, bench.value_and_gradient(extremes), strict=True):
         bad = np.argwhere(~np.isfinite(part))
         if len(bad):
             leaves, structure = jax.tree.flatten(extremes)
@@ -197,14 +142,16 @@ def check_order(bench: LossBench) -> None:
         order = np.random.default_rng(seed).permutation(S)
         names = ("sampled", "sampled_log_expected_count", "sampled_mask", "hits")
         permuted = dataclasses.replace(logits, **{name: getattr(logits, name)[:, order] for name in names})
-        _close(bench.values(permuted), bench.values(logits), 1e-5, 1e-6, "the loss with its samples in another order")
+        check_close(
+            bench.values(permuted), bench.values(logits), 1e-5, 1e-6, "the loss with its samples in another order"
+        )
 
 
 def check_alone(bench: LossBench) -> None:
     """The loss of an example does not depend on the rest of the batch."""
     logits = make_logits(3)
     alone = [bench.values(jax.tree.map(lambda field, b=b: field[b : b + 1], logits)) for b in range(B)]
-    _close(np.concatenate(alone), bench.values(logits), 1e-5, 1e-6, "the loss of an example without the others")
+    check_close(np.concatenate(alone), bench.values(logits), 1e-5, 1e-6, "the loss of an example without the others")
 
 
 def check_counts(bench: LossBench) -> None:
@@ -220,7 +167,7 @@ def check_counts(bench: LossBench) -> None:
     )
     for part in of_counts:
         largest = np.max(np.abs(np.nan_to_num(part, nan=np.inf)))
-        _all(np.asarray(part) == 0, f"log expected counts have a gradient (up to {largest:.4g})")
+        check_all(np.asarray(part) == 0, f"log expected counts have a gradient (up to {largest:.4g})")
 
 
 def check_shift(bench: LossBench) -> None:
@@ -228,7 +175,41 @@ def check_shift(bench: LossBench) -> None:
     logits = make_logits(2)
     for shift in (-7.5, 40.0):
         shifted = dataclasses.replace(logits, true=logits.true + shift, sampled=logits.sampled + shift)
-        _close(bench.values(shifted), bench.values(logits), 1e-4, 1e-5, f"the loss after adding {shift} to all logits")
+        check_close(
+            bench.values(shifted), bench.values(logits), 1e-4, 1e-5, f"the loss after adding {shift} to all logits"
+        )
+
+
+def _with_more_labels(logits: SampledLogits, seed: int) -> SampledLogits:
+    """As of examples with two labels for which there was no slot; some samples that are no hits are one of them."""
+    more = jnp.asarray(np.random.default_rng(seed).random((B, S)) < 0.4) & ~logits.hits
+    return dataclasses.replace(logits, more_hits=more, num_labels=jnp.sum(logits.true_mask, axis=1) + 2)
+
+
+def check_more_labels(bench: LossBench) -> None:
+    """Labels without a slot: masked slots say nothing of them, and where there are none, all is as if not told."""
+    for seed in range(5):
+        logits = make_logits(seed)
+        more = _with_more_labels(logits, seed)
+        found = bench.value_and_gradient(more)
+        for name, part in zip(PARTS, found, strict=True):
+            check_all(np.isfinite(part), f"{name} is not finite where examples have more labels than slots")
+        other = dataclasses.replace(more, more_hits=more.more_hits ^ ~logits.sampled_mask)  # type: ignore[operator]
+        none = dataclasses.replace(more, more_hits=jnp.zeros((B, S), bool), num_labels=jnp.sum(logits.true_mask, 1))
+        told = {"once masked slots have other more_hits": (other, found)}
+        told["told that all labels have a slot"] = none, bench.value_and_gradient(logits)
+        for which, (case, wanted) in told.items():
+            for name, got, part in zip(PARTS, bench.value_and_gradient(case), wanted, strict=True):
+                check_close(got, part, 1e-5, 1e-6, f"{name}, {which}")
+
+
+def check_more_hits(bench: LossBench) -> None:
+    """Of a likelihood's normaliser labels without a slot are a part, for which samples stand as for any class."""
+    for seed in range(5):
+        logits = make_logits(seed)
+        found, wanted = (bench.value_and_gradient(case) for case in (_with_more_labels(logits, seed), logits))
+        for name, got, part in zip(PARTS, found, wanted, strict=True):
+            check_close(got, part, 1e-5, 1e-6, f"{name}, once samples are labels without a slot")
 
 
 LOSS_LAWS: dict[str, Law] = {
@@ -249,6 +230,18 @@ LOSS_LAWS: dict[str, Law] = {
     "alone": Law(0, "examples do not depend on each other", "means or maxima over the batch", check_alone),
     "counts": Law(
         0, "no gradient flows into log expected counts", "jax.lax.stop_gradient around the counts", check_counts
+    ),
+    "more_labels": Law(
+        0,
+        "more_hits of masked slots say nothing, and without further labels more_hits and num_labels change nothing",
+        "masks, and what is done with num_labels",
+        check_more_labels,
+    ),
+    "more_hits": Law(
+        0,
+        "samples that are labels without a slot stay in the normaliser of a likelihood",
+        "candax.losses.common.without_hits keeps them; only losses that have negatives leave them out",
+        check_more_hits,
     ),
     "full_coverage": Law(
         3,
@@ -272,4 +265,4 @@ LOSS_LAWS: dict[str, Law] = {
         check_normaliser,
     ),
 }
-LIKELIHOOD = ("full_coverage", "gradient_weights", "shift")
+LIKELIHOOD = ("more_hits", "full_coverage", "gradient_weights", "shift")

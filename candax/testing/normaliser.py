@@ -11,7 +11,7 @@ from candax.testing.problems import logits_of, make_query
 from candax.testing.statistics import check_mean
 
 if TYPE_CHECKING:
-    from candax.testing.loss_laws import LossBench
+    from candax.testing.loss_bench import LossBench
 
 
 def check_normaliser(on: "LossBench") -> None:

@@ -27,11 +27,11 @@ def classes_seen(classes: Classes, query: Query, groups: int) -> np.ndarray:
     return every_valid_class(classes, query, groups) & (np.asarray(classes.counts) > 0)
 
 
-def make_classes(num_valid: int = 21, num_classes: int = 24, dim: int = DIM) -> Classes:
-    """A small output layer with padding rows that must never be used."""
-    rng = np.random.default_rng(0)
+def make_classes(num_valid: int = 21, num_classes: int = 24, dim: int = DIM, *, seed: int = 0) -> Classes:
+    """A small output layer with padding rows that must never be used; another seed gives it other rows and counts."""
+    rng = np.random.default_rng(seed)
     valid = np.arange(num_classes) < num_valid
-    counts = np.where(valid, np.resize(_COUNTS, num_classes), 50.0)
+    counts = np.where(valid, np.resize(np.roll(_COUNTS, seed), num_classes), 50.0)
     vectors = np.where(valid[:, None], rng.normal(size=(num_classes, dim)), np.nan)
     biases = np.where(valid, 0.3 * rng.normal(size=num_classes), np.nan)
     return Classes(

@@ -1,5 +1,6 @@
 """The laws of samplers that look at the program: what its functions hold, and how its cost grows."""
 
+import dis
 import functools
 import types
 from typing import Any, Protocol, runtime_checkable
@@ -45,13 +46,26 @@ def _arrays_held(value: Any, path: str, seen: set[int]) -> list[str]:
         inner = {"defaults": value.__defaults__, "kwdefaults": value.__kwdefaults__}
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         inner |= {name: cell.cell_contents for name, cell in cells}
+        # Arrays alone: what else is global belongs to modules, and these hold each other.
+        read = {name: value.__globals__.get(name) for name in _globals_read(value.__code__)}
+        inner |= {name: entry for name, entry in read.items() if isinstance(entry, jax.Array | np.ndarray)}
+    elif isinstance(value, types.MethodType):
+        inner = {"self": value.__self__, "func": value.__func__}
     elif hasattr(value, "__wrapped__"):
         inner = {"wrapped": value.__wrapped__}
     elif isinstance(value, dict):
         inner = {str(key): entry for key, entry in value.items()}
     elif isinstance(value, list | tuple):
         inner = {str(i): entry for i, entry in enumerate(value)}
+    elif not isinstance(value, type | types.ModuleType | jax.sharding.Mesh):
+        inner = getattr(value, "__dict__", {})
     return [found for name, entry in inner.items() for found in _arrays_held(entry, f"{path}.{name}", seen)]
+
+
+def _globals_read(code: types.CodeType) -> set[str]:
+    """The names of globals that a function and the functions inside it read."""
+    read = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return read.union(*(_globals_read(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
 def check_cost(bench: Checked) -> None:

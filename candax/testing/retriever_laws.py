@@ -46,7 +46,8 @@ class RetrieverBench:
         """Scores and ids."""
         k = self.k if k is None else k
         scores, ids = self._search(state, query, k)
-        if scores.shape != (_NUM_QUERIES, k) or ids.shape != scores.shape or ids.dtype != jnp.int32:
+        types = (scores.dtype, ids.dtype) == (jnp.float32, jnp.int32)
+        if scores.shape != (_NUM_QUERIES, k) or ids.shape != scores.shape or not types:
             raise LawBroken(
                 f"search returned scores {scores.dtype}{list(scores.shape)} and ids {ids.dtype}{list(ids.shape)} where "
                 f"float32 and int32 of {[_NUM_QUERIES, k]} are expected"
@@ -134,6 +135,50 @@ def check_follow(bench: RetrieverBench) -> None:
     _recall(bench, refreshed, query, "after a refresh")
 
 
+def check_shortlist(bench: RetrieverBench) -> None:
+    """What ``grouped`` takes instead of a search: valid ids for any number of groups, the best of each among them."""
+    shortlist = bench.retriever.shortlist
+    if shortlist is None:
+        return
+    sizes, k = (1, 2, _NUM_QUERIES), bench.k
+
+    def of_each(state: State, query: Query) -> list[tuple[jax.Array, jax.Array]]:
+        return [shortlist(state, query, groups, k, k * _NUM_QUERIES // groups) for groups in sizes]
+
+    found = jax.jit(of_each)
+    ids, rows, query = bench.changed
+    asked = [(bench.state, bench.query)]
+    if bench.follows:
+        asked.append((bench.follow(bench.state, jax.random.key(5), ids, rows), query))
+    for state, query in asked:
+        logits = logits_of(query)
+        for groups, (scores, ids) in zip(sizes, found(state, query), strict=True):
+            if scores.ndim != 2 or len(scores) != groups or ids.shape != scores.shape or ids.dtype != jnp.int32:
+                raise LawBroken(
+                    f"shortlist of {groups} groups returned scores of shape {list(scores.shape)} and ids {ids.dtype}"
+                    f"{list(ids.shape)} where numbers and int32 of [{groups}, n] are expected"
+                )
+            _check_shortlist(bench, np.asarray(scores), np.asarray(ids), logits.reshape(groups, -1, logits.shape[1]))
+
+
+def _check_shortlist(bench: RetrieverBench, scores: np.ndarray, ids: np.ndarray, logits: np.ndarray) -> None:
+    """Ids [G, n] against the logits [G, examples of a group, num_classes]."""
+    groups, valid = len(ids), int(bench.classes.num_valid)
+    if np.any(np.isnan(scores)):
+        raise LawBroken(f"a score of a shortlist is NaN ({groups} groups)")
+    real = scores > -np.inf
+    _none(real & ((ids < 0) | (ids >= valid)), ids, scores, f"is in a shortlist, of {valid} valid classes", "group")
+    # Half as many as are asked for, as scores may be estimates. What is among the best of a group's classes, by the
+    # best example of each, is among the best of that example.
+    best = np.argsort(-logits.max(axis=1), axis=1)[:, : (bench.k + 1) // 2]
+    share = np.mean([np.isin(wanted, got[has]).mean() for wanted, got, has in zip(best, ids, real, strict=True)])
+    if share < bench.recall:
+        raise LawBroken(
+            f"the shortlists of {groups} groups have {share:.3f} of the {best.shape[1]} best classes of a group, "
+            f"stated is {bench.recall:.3f}"
+        )
+
+
 def check_files(bench: RetrieverBench) -> None:
     """A loaded index answers like the saved one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -162,10 +207,10 @@ def _described(state: State) -> Any:
     return jax.tree.structure(state), [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state)]
 
 
-def _none(wrong: np.ndarray, ids: np.ndarray, scores: np.ndarray, what: str) -> None:
+def _none(wrong: np.ndarray, ids: np.ndarray, scores: np.ndarray, what: str, of: str = "example") -> None:
     if np.any(wrong):
-        example, slot = np.argwhere(wrong)[0]
-        raise LawBroken(f"class {ids[example, slot]} {what} (example {example}, score {scores[example, slot]:.6g})")
+        row, slot = np.argwhere(wrong)[0]
+        raise LawBroken(f"class {ids[row, slot]} {what} ({of} {row}, score {scores[row, slot]:.6g})")
 
 
 RETRIEVER_LAWS: dict[str, Law] = {
@@ -187,6 +232,12 @@ RETRIEVER_LAWS: dict[str, Law] = {
         "follow and refresh keep structure, shapes and dtypes, and the changed rows are found",
         "what the state holds of the old rows",
         check_follow,
+    ),
+    "shortlist": Law(
+        2,
+        "a shortlist, where there is one, has valid ids of shape [groups, n], and the best of each group",
+        "the number of groups, empty slots (score -inf) and what follow writes",
+        check_shortlist,
     ),
     "files": Law(
         0, "a saved and loaded index answers alike", "settings, and shapes that depend on more than them", check_files

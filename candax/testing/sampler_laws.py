@@ -8,65 +8,10 @@ import numpy as np
 
 from candax.testing.bench import DRAWS, Bench
 from candax.testing.broken import Law, LawBroken
-from candax.testing.problems import make_classes, make_query
+from candax.testing.draw_laws import check_agreement, check_few_classes, check_ids, check_later, difference
+from candax.testing.problems import make_query
 from candax.testing.program_laws import check_closure, check_cost
 from candax.testing.statistics import check_mean, name_of_class
-
-
-def check_ids(bench: Bench) -> None:
-    """Law 2: ids are in range, unmasked ones valid and in the support; counts finite; no class twice if so promised."""
-    ids, mask = np.asarray(bench.drawn.ids), np.asarray(bench.drawn.mask)
-    counts = np.asarray(bench.drawn.log_expected_count)
-    num_valid = int(bench.classes.num_valid)
-    _none(ids, (ids < 0) | (ids >= bench.classes.num_classes), "out of range")
-    _none(ids, mask & (ids >= num_valid), f"drawn though only ids below {num_valid} are valid: the rest is padding")
-    of_group = np.broadcast_to(np.arange(bench.groups)[:, None], ids.shape)
-    _none(ids, mask & ~bench.support[of_group, ids], "drawn outside the support")
-    _none(ids, mask & ~np.isfinite(counts), "drawn with a count that is not finite")
-    _none(ids, ~np.isfinite(counts), "in a masked slot with a count that is not finite")
-    real = np.where(mask, ids, -1 - np.arange(ids.shape[-1]))
-    in_order = np.sort(real, axis=-1)
-    repeats = np.diff(in_order, axis=-1) == 0
-    if bench.sampler.facts.with_replacement and not np.any(repeats):
-        raise LawBroken(f"facts.with_replacement is True, but no class came twice in one set in any of {DRAWS} draws")
-    if not bench.sampler.facts.with_replacement:
-        _none(in_order[..., 1:], repeats, "drawn twice in one set though facts.with_replacement is False")
-
-
-def _none(ids: np.ndarray, wrong: np.ndarray, what: str) -> None:
-    """No slot of the draws [draws, groups, slots] is wrong."""
-    if np.any(wrong):
-        draw, group, slot = np.argwhere(wrong)[0]
-        raise LawBroken(
-            f"class {ids[draw, group, slot]} is {what} (group {group}, slot {slot}); this holds for {np.sum(wrong):,} "
-            f"of {wrong.size:,} slots in {len(ids)} draws"
-        )
-
-
-def check_agreement(bench: Bench) -> None:
-    """Law 1: counts of returned ids and ``log_expected_count`` of the same ids are the same numbers."""
-    for seed in range(3):
-        found = bench.one(seed)
-        again, stated = bench.stated(found)
-        ids, mask, counts = (np.asarray(part) for part in (found.ids, found.mask, found.log_expected_count))
-        differ = mask & (again != counts)
-        if np.any(differ):
-            group, slot = np.argwhere(differ)[0]
-            raise LawBroken(
-                f"class {ids[group, slot]} was drawn with log expected count {counts[group, slot]:.8g}, but "
-                f"log_expected_count says {again[group, slot]:.8g} of it (difference "
-                f"{again[group, slot] - counts[group, slot]:.3g}; the two must be equal to the last bit)"
-            )
-        _no_class(bench.counted & ~np.isfinite(stated), stated, "is in the support and has log expected count")
-        _no_class(
-            ~bench.counted & (stated != -np.inf), stated, "is outside the support, where -inf is expected, and has"
-        )
-
-
-def _no_class(wrong: np.ndarray, stated: np.ndarray, what: str) -> None:
-    if np.any(wrong):
-        group, class_id = np.argwhere(wrong)[0]
-        raise LawBroken(f"class {class_id} {what} {stated[group, class_id]:.6g} (group {group})")
 
 
 def check_facts(bench: Bench) -> None:
@@ -94,11 +39,7 @@ def check_facts(bench: Bench) -> None:
 
 def check_state(bench: Bench) -> None:
     """Law 6: tree structure, shapes and dtypes survive update and refresh."""
-    sampler, classes = bench.sampler, bench.classes
-    row_ids = jnp.array([0, 2, classes.num_classes, classes.num_classes + 1], jnp.int32)
-    rows = jnp.ones((4, classes.vectors.shape[1]), classes.vectors.dtype)
-    updated = bench.update(bench.state, jax.random.key(1), bench.query, row_ids, rows)
-    refreshed = bench.refresh(bench.state, jax.random.key(2), classes)
+    updated, refreshed = bench.updated().state, bench.refreshed().state
     for function, new in (("update", updated), ("refresh", refreshed)):
         before: Any = jax.tree_util.tree_flatten_with_path(bench.state)
         after: Any = jax.tree_util.tree_flatten_with_path(new)
@@ -109,7 +50,7 @@ def check_state(bench: Bench) -> None:
             if described[0] != described[1]:
                 where = jax.tree_util.keystr(path) or "the state"
                 raise LawBroken(f"{function} changes {where} from {described[0]} to {described[1]}")
-    due: Any = sampler.schedule(0)
+    due: Any = bench.sampler.schedule(0)
     if not isinstance(due, bool):
         raise LawBroken(f"schedule(0) returned {type(due).__name__} {due!r} where a bool of Python is expected")
 
@@ -132,15 +73,9 @@ def check_randomness(bench: Bench) -> None:
 
 
 def _equal(first: Any, second: Any, what: str) -> None:
-    def bits(leaf: Any) -> np.ndarray:
-        is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
-        return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-
-    leaves = zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True)
-    for (path, one), other in leaves:
-        one, other = bits(one), bits(other)
-        if not np.array_equal(one, other, equal_nan=np.issubdtype(one.dtype, np.floating)):
-            raise LawBroken(f"{what}: {jax.tree_util.keystr(path) or 'it'} differs")
+    differs = difference(first, second)
+    if differs:
+        raise LawBroken(f"{what}: {differs} differs")
 
 
 def check_retrace(bench: Bench) -> None:
@@ -154,22 +89,6 @@ def check_retrace(bench: Bench) -> None:
             bench._many(state, jax.random.key(seed), make_query(jax.random.key(seed), bench.classes))
     finally:
         bench.complete = False
-
-
-def check_few_classes(bench: Bench) -> None:
-    """Law 2 with fewer classes than samples: ids, counts, and as many distinct classes as there are."""
-    small = bench.on(make_classes(min(4, bench.case.num_valid), bench.case.num_classes))
-    check_ids(small)
-    check_agreement(small)
-    if bench.case.fills_slots and not small.sampler.facts.with_replacement:
-        number = np.asarray(small.drawn.mask).sum(axis=-1)
-        wanted = np.minimum(small.support.sum(axis=1), small.drawn.mask.shape[-1])
-        if np.any(number != wanted):
-            draw, group = np.argwhere(number != wanted)[0]
-            raise LawBroken(
-                f"{number[draw, group]} classes are drawn in group {group} where {wanted[group]} can be and there are "
-                f"{small.drawn.mask.shape[-1]} slots"
-            )
 
 
 def check_one_law(bench: Bench) -> None:
@@ -236,5 +155,12 @@ SAMPLER_LAWS: dict[str, Law] = {
         "every class c in the support has E[sum of mask * 1{ids = c} * exp(-log_expected_count)] = 1",
         _COUNTS,
         check_one_law,
+    ),
+    # Last: what is wrong at once is no fault of updates.
+    "later": Law(
+        6,
+        "what is drawn and stated obeys the laws after update and refresh too, and refresh learns of the classes given",
+        "what update and refresh write into the state",
+        check_later,
     ),
 }

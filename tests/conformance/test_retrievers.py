@@ -60,6 +60,13 @@ def _without_biases(state: Any, query: Any, k: int) -> Any:
     return jnp.where(scores > -jnp.inf, scores - query.classes.biases[ids], scores), ids
 
 
+def _shortlisting(change: Any) -> Any:
+    good = RETRIEVERS["ivf int8"].retriever
+    assert good.shortlist is not None
+    of_groups = good.shortlist
+    return good._replace(shortlist=lambda *args: change(*of_groups(*args)))
+
+
 # What is planted, the laws that are asked, and what is said.
 FAULTS = {
     "stale follow": (
@@ -73,6 +80,31 @@ FAULTS = {
     "worst first": (_finding(lambda scores, ids: (scores[:, ::-1], ids[:, ::-1])), "found", "do not fall"),
     "padding rows": (_finding(lambda scores, ids: (scores, ids + 1)), "found", "is returned, of|without a class"),
     "recall": (_finding(lambda scores, ids: (scores, 0 * ids)), "recall", "recall at 6 is 0"),
+    "shortlist of ids out of range": (
+        _shortlisting(lambda scores, ids: (jnp.zeros_like(scores), jnp.full_like(ids, 99))),
+        "shortlist",
+        "class 99 is in a shortlist, of 21 valid",
+    ),
+    "shortlist of one group": (
+        _shortlisting(lambda scores, ids: (scores.reshape(1, -1), ids.reshape(1, -1))),
+        "shortlist",
+        r"shortlist of 2 groups returned .* of \[2, n\] are expected",
+    ),
+    "shortlist of NaN": (
+        _shortlisting(lambda scores, ids: (scores * jnp.nan, ids)),
+        "shortlist",
+        "a score of a shortlist is NaN",
+    ),
+    "shortlist of anything": (
+        _shortlisting(lambda scores, ids: (scores, 0 * ids)),
+        "shortlist",
+        "the shortlists of 1 groups have 0",
+    ),
+    "scores of half precision": (
+        _finding(lambda scores, ids: (scores.astype(jnp.float16), ids)),
+        "found",
+        "scores float16.* where float32 and int32",
+    ),
     "state": (
         RETRIEVERS["exact"].retriever._replace(refresh=lambda state, key, classes: (jax.random.key(0),)),
         "follow",

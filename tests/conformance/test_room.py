@@ -166,6 +166,9 @@ def test_wrong_arguments_are_refused() -> None:
         check_sampler(own_sampler, num_valid=2)
     with pytest.raises(ValueError, match="seconds: expected a number above 0"):
         check_loss(own_loss, seconds=0)
+    for loss in (cx.losses.full_softmax, cx.losses.over_all_classes(cx.losses.css)):
+        with pytest.raises(ValueError, match=r"loss: expected .*; got .*, which scores all classes itself"):
+            check_loss(loss)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"support: expected bool\[groups, num_classes\] = bool\[1, 24\]"):
         check_sampler(own_sampler, support=lambda classes, query, groups: jnp.ones(3, bool).__array__())
     with pytest.raises(LawBroken, match="1 groups are drawn for a batch of 4 where 4 are expected"):

@@ -107,6 +107,30 @@ def test_settings_that_no_file_can_hold_are_refused(tmp_path):
     assert not (tmp_path / "index").exists()
 
 
+def test_a_state_may_hold_keys(tmp_path):
+    exact, classes = samplers.exact_index(), cx.Classes(jax.random.normal(jax.random.key(0), (9, 3)))
+
+    def build(key, classes):
+        return {"key": key, "more": {"keys": jax.random.split(key, 2)}}
+
+    keyed = exact._replace(
+        build=build,
+        search=lambda state, query, k: exact.search((), query, k),
+        follow=lambda state, key, row_ids, rows: state,
+        refresh=lambda state, key, classes: build(key, classes),
+    )
+    cx.testing.check_retriever(keyed, laws=["files", "follow"])
+    path, state = tmp_path / "index", build(jax.random.key(3), classes)
+    save_index(path, keyed, state, classes)
+    loaded = load_index(path, keyed)[1]
+    assert jax.tree.structure(loaded) == jax.tree.structure(state)
+    for got, wanted in zip(jax.tree.leaves(loaded), jax.tree.leaves(state), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(wanted))
+    rewritten(path, keys={})
+    refused(path, "keys of another kind .*: state.key, state.more.keys", keyed)
+
+
 def test_a_loaded_index_is_searched_with_other_numbers(tmp_path):
     classes = dataclasses.replace(clustered(), biases=None)
     index = samplers.ivf_index(num_centers=16, hm_num=50)
