@@ -202,7 +202,6 @@ class Sampler(NamedTuple):
         facts: see ``Facts``.
         share: ``(number) -> Sampler``: the sampler of one of that many shards of the classes, which draws its part of
             the samples; None for one that cannot be divided. See ``candax.samplers.sharded``.
-        name: how it is shown: the call that made it.
     """
 
     init: Callable[[KeyArray, Classes], State]
@@ -213,10 +212,10 @@ class Sampler(NamedTuple):
     schedule: Callable[[int], bool]
     facts: Facts
     share: Callable[[int], "Sampler"] | None = None
-    name: str | None = None
 
     def __repr__(self) -> str:
-        return self.name or f"Sampler({getattr(self.sample, '__qualname__', type(self.sample).__name__)})"
+        made_by = getattr(self.share, "made_by", None)
+        return made_by or f"Sampler({getattr(self.sample, '__qualname__', type(self.sample).__name__)})"
 
 
 class Retriever(NamedTuple):

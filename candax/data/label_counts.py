@@ -42,8 +42,7 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
         The counts. A file of counts does not say how many labels an example has: 1.
 
     Raises:
-        ValueError: for a line that is none of these, an empty line between counts, or a label that is twice in a line;
-            with file and line number.
+        ValueError: for a line that is none of these, or an empty line between counts; with file and line number.
         OSError: if there is no such file.
 
     Example:
@@ -88,8 +87,6 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
     for number, row in enumerate(rows, start=1):
         if any(value != int(value) or value >= _MOST_CLASSES for value in row):
             raise ValueError(f"{path}:{number}: expected labels as whole numbers below 2^28, got {row}.")
-        if len(set(row)) < len(row):
-            raise ValueError(f"{path}:{number}: expected distinct labels in a line, got {row}.")
     ids = np.array([int(value) for row in rows for value in row], np.int64)
     found = np.bincount(ids).astype(np.float32) if len(ids) else np.zeros(0, np.float32)
     return _checked(path, found, sum(1 for row in rows if row))

@@ -197,5 +197,4 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
         jax.jit(refresh),
         part.schedule,
         dataclasses.replace(part.facts, alike=False),
-        name=f"sharded({sampler}, {num_shards})",
     )

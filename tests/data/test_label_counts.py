@@ -40,7 +40,6 @@ def test_files(tmp_path: Path, text: str, kind: str, counts: list[float], per_ex
         ("5\n1_0\n", "auto", "some.txt:2: expected counts or labels as numbers"),
         ("5\n1e39\n", "auto", "some.txt:2: expected numbers of 0 or more, at most"),
         ("5\n\n7\n", "auto", "some.txt:2: expected one count per line, got an empty line"),
-        ("1 1\n0 2\n", "auto", "some.txt:1: expected distinct labels"),
         ("5\n2 3\n", "counts", "some.txt:2: expected one count per line"),
         ("5\n2 3.5\n", "auto", "some.txt:2: expected labels as whole numbers"),
         ("1 99999999999\n", "auto", "some.txt:1: expected labels as whole numbers below"),

@@ -38,7 +38,9 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
                 return once(**arguments)
 
             if isinstance(made, Sampler):
-                return made._replace(share=share, name=_call(factory, args, kwargs))
+                # No field of its own: by its name a sampler is no other one.
+                setattr(share, "made_by", _call(factory, args, kwargs))  # noqa: B010
+                return made._replace(share=share)
             given.apply_defaults()
             return made._replace(share=share, settings=dict(given.arguments))
 
