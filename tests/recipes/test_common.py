@@ -24,6 +24,10 @@ from candax.recipes import common
 from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
 from candax.recipes.common.options import saved_settings
 from candax.recipes.common.study import kept_in
+from candax.recipes.extreme.train import Train
+from candax.recipes.language.command import LanguageSettings
+from candax.recipes.links.command import LinksSettings
+from candax.recipes.sequences.command import SequencesSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,3 +348,37 @@ def test_several_may_look_at_once_whether_a_folder_can_be_written(tmp_path):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(common.writable_folder, [tmp_path / "out"] * 400))
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            SequencesSettings(methods=("full_softmax",), sampler="uniform"),
+            "--sampler, got --sampler uniform and",
+        ),
+        (SequencesSettings(loss=None, sampler="uniform"), "--sampler, got --sampler uniform and --loss None"),
+        (LinksSettings(methods=("full_softmax",), loss="nce"), "--loss, got --loss nce and --methods"),
+        (LanguageSettings(methods=("full_softmax",), sampler="uniform"), "--sampler, got --sampler uniform and"),
+        (
+            Train(sampler=None, loss="css"),
+            r"full softmax\), got --loss css",
+        ),
+    ],
+)
+def test_a_sampler_or_loss_that_no_training_uses_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        settings.ready()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SequencesSettings(methods=("full_softmax", "transformer"), sampler="uniform"),
+        SequencesSettings(loss=None),
+        LinksSettings(methods=("full_softmax",)),
+        Train(sampler=None),
+    ],
+)
+def test_settings_that_some_training_uses_are_taken(settings):
+    assert type(settings.ready()) is type(settings)

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -146,6 +146,20 @@ class Settings:
         if not holds:
             got = " and ".join(f"{option(name)} {getattr(self, name)}" for name in names)
             raise ValueError(f"expected {what}, got {got}.")
+
+    def expect_sampled(self, losses: Iterable[Any]) -> None:
+        """Raises ValueError if a sampler or a loss is chosen where no training draws candidates.
+
+        Args:
+            losses: those of all trainings; None: the full softmax.
+        """
+        if any(loss is not None for loss in losses):
+            return
+        own = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in ("sampler", "loss"):
+            why = "loss" if getattr(self, "loss", "") is None else "methods"
+            unread = getattr(self, name) in (own[name], None)
+            self.expect(unread, f"a training that draws candidates, for {option(name)}", name, why)
 
 
 def option(name: str) -> str:

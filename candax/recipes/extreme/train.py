@@ -83,6 +83,12 @@ class Train(Setting):
     }  # fmt: skip
     UNLESS_GIVEN: ClassVar = (OF_STDLIB,)
 
+    def check(self) -> None:
+        """See ``Settings``."""
+        super().check()
+        used = self.sampler is not None or self.loss == type(self).loss
+        self.expect(used, "a sampler for the loss (None trains with the full softmax)", "loss", "sampler")
+
     def load(self) -> data.Dataset:
         """The data set, its test examples those that are measured on."""
         dataset = super().load()

@@ -123,6 +123,7 @@ class LanguageSettings(common.Settings):
         for name in self.methods:
             fits = _of_method(self, name).model != "transformer" or self.dim % self.num_heads == 0
             self.expect(fits, f"as many coordinates for {name} as the heads divide", "dim", "num_heads")
+        self.expect_sampled([_of_method(self, name).loss for name in self.methods])
 
     def usual(self) -> dict[str, Any]:
         """See ``Settings``."""

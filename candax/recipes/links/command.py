@@ -149,6 +149,7 @@ class LinksSettings(common.Settings):
         self.expect(self.batch_size % 2 == 0, "an even number (two questions for each triple)", "batch_size")
         for name in ("dropout", "smoothing"):
             self.expect(getattr(self, name) < 1, f"a {name} below 1", name)
+        self.expect_sampled([None if METHODS[name].full else self.loss for name in self.methods])
 
 
 @dataclasses.dataclass(frozen=True)

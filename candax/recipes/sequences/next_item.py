@@ -82,6 +82,7 @@ class NextItemSettings(common.Settings):
             own = [changes.get(name, ...) for changes in self.changes()]
             used = not own or ... in own or getattr(self, name) in own or name not in vars(self)["_given"]
             self.expect(used, f"a method that leaves {option(name)} open", name, "methods")
+        self.expect_sampled([changes.get("loss", self.loss) for changes in self.changes() or [{}]])
 
     def changes(self) -> list[Mapping[str, Any]]:
         """What each of the methods changes in the settings."""
