@@ -102,7 +102,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_without_a_margin_it_is_the_scaled_cosine_softmax",
     },
     "models/test_gru.py": ALL,
-    "models/test_links_and_tower.py": ALL,
+    "models/test_links.py": ALL,
     "models/test_projection.py": ALL,
     "models/test_scoring.py": {"test_hits_are_those_of_brute_force"},
     "models/test_windows.py": ALL,

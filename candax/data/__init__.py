@@ -10,10 +10,10 @@ from candax.data.flat import FlatBatch
 from candax.data.flattening import distance_from_uniform, flatten_labels
 from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, graph_of, questions_of
 from candax.data.identities import Identities, IdentityBatch, IdentityBatches, Pairs
-from candax.data.interactions import Interactions, Row, interactions, interactions_of, next_items
+from candax.data.interactions import Interactions, Row, interactions_of
 from candax.data.label_counts import LabelCounts, label_counts_of
 from candax.data.prefetching import prefetch
-from candax.data.python_links import python_graph, python_interactions, python_next_items
+from candax.data.python_links import python_graph, python_interactions
 from candax.data.python_stdlib import python_stdlib
 from candax.data.questions import QuestionBatch, QuestionBatches, questions_in_order
 from candax.data.text import python_corpus, text_corpus
@@ -56,17 +56,14 @@ __all__ = [
     "flatten_labels",
     "graph",
     "graph_of",
-    "interactions",
     "interactions_of",
     "label_counts_of",
     "load",
-    "next_items",
     "num_batches",
     "prefetch",
     "python_corpus",
     "python_graph",
     "python_interactions",
-    "python_next_items",
     "python_stdlib",
     "questions_in_order",
     "questions_of",

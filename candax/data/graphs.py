@@ -16,7 +16,7 @@ from candax.data.headers import places_of
 from candax.data.tab_separated import find_file, name_of, read_rows
 
 Unknown: TypeAlias = Literal["keep", "drop", "error"]
-_COLUMNS = "head, relation, tail"
+_COLUMNS = ("head", "relation", "tail")
 _SPLITS = ("train", "valid", "test")
 
 
@@ -215,8 +215,8 @@ def _read(path: Path, notes: list[str], *, empty: bool = False) -> Iterator[tupl
     seen: set[Triple] = set()
     rows = last = headers = 0
     places = None
-    for number, fields in read_rows(path, (3,), _COLUMNS, empty=empty):
-        if not rows + headers and (places := places_of(fields, _COLUMNS.split(", "))) is not None:
+    for number, fields in read_rows(path, _COLUMNS, empty=empty):
+        if not rows + headers and (places := places_of(fields, _COLUMNS)) is not None:
             notes.append(f"{path.name}:{number}: taken for names of columns: {', '.join(fields)}")
             headers = 1
             continue

@@ -1,4 +1,4 @@
-"""Two more data sets that every machine has, from Python's standard library: what is used next, what belongs to what.
+"""Two more data sets that every machine has, from Python's standard library: identifiers in order, and a graph.
 
 The graph leaves out the library's own tests, which make up most of its code and which many installations do not have.
 """
@@ -12,9 +12,8 @@ from typing import TypeVar
 
 from candax.checks import check_positive, checked
 from candax.data.cache import cached, form_of
-from candax.data.examples import Dataset
 from candax.data.graphs import Graph, Triple, graph_of
-from candax.data.interactions import Interactions, Row, interactions_of, next_items
+from candax.data.interactions import Interactions, Row, interactions_of
 from candax.data.python_stdlib import Library, definitions_of, each_file, library_of, parameters_of
 
 BUILDER_VERSION = 2
@@ -25,50 +24,15 @@ _Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
 
 
 @checked
-def python_next_items(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Dataset:
-    r"""Predict which identifier a function of Python's standard library uses next, from those that it has used.
-
-    The functions and methods of modules and classes are the users; their items are the names and attributes in their
-    bodies, except ``self``, ``cls`` and their own parameters, each at its first occurrence. The last item of a function
-    is for testing (``candax.data.next_items``). The library's own tests are part of the data; installations without
-    them give fewer examples.
-
-    Args:
-        stdlib: the library's folder; None: that of the Python in use.
-        min_count: identifiers that fewer functions use are left out.
-
-    Returns:
-        The data set, with names.
-
-    Raises:
-        ValueError: if the folder holds too few functions.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from unittest import mock
-        >>> with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, CANDAX_CACHE=folder):
-        ...     _ = Path(folder, "greet.py").write_text("def say(name):\n    print(greeting.format(name), end)")
-        ...     dataset = python_next_items(folder, min_count=1)
-        >>> dataset.class_names  # print, greeting and format have been used: end follows
-        ('end', 'format', 'greeting', 'print')
-        >>> dataset.test.labels.toarray().astype(int).tolist()
-        [[1, 0, 0, 0]]
-    """
-    library = library_of(stdlib)
-
-    def build() -> Dataset:
-        return next_items(python_interactions(library.root, min_count=min_count), split="last")
-
-    return cached("python-next-items", library.identity, _key(library, min_count), build)
-
-
-@checked
 def python_interactions(stdlib: str | os.PathLike[str] | None = None, *, min_count: int = 2) -> Interactions:
     """The functions of Python's standard library as users and the identifiers that they use as their items, in order.
 
+    Functions are those of modules and classes. Their items are the names and attributes in their bodies, except
+    ``self``, ``cls`` and their own parameters, each at its first occurrence. The library's own tests are part of the
+    data; installations without them give fewer functions.
+
     Args:
-        stdlib: see ``python_next_items``, which says what counts.
+        stdlib: the library's folder; None: that of the Python in use.
         min_count: identifiers that fewer functions use are left out.
 
     Returns:

@@ -1,7 +1,7 @@
 """Lines of tab-separated text: fields with line numbers, and errors that name the line."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from candax.data.streams import MODULES, text_lines
@@ -11,15 +11,13 @@ _SHOWN = 60
 
 
 def read_rows(
-    path: str | os.PathLike[str], columns: tuple[int, ...], what: str, *, header: bool = False, empty: bool = False
+    path: str | os.PathLike[str], columns: Sequence[str], *, empty: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     r"""The lines of a file, split at tabs.
 
     Args:
         path: UTF-8 text, plain or .gz, .bz2, .xz, .zst. Empty lines are passed over.
-        columns: the numbers of columns that are allowed; all lines must have the same number.
-        what: the columns' names, for errors.
-        header: whether the first line that is not empty is a header and not a row.
+        columns: their names, for errors.
         empty: whether there may be no line.
 
     Yields:
@@ -35,28 +33,23 @@ def read_rows(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "pairs.tsv")
         ...     _ = path.write_text("ann\tmilk\nbob\ttea\n")
-        ...     list(read_rows(path, (2,), "user, item"))
+        ...     list(read_rows(path, ["user", "item"]))
         [(1, ['ann', 'milk']), (2, ['bob', 'tea'])]
     """
     path = Path(path)
-    width, found = None, False
+    what, found = ", ".join(columns), False
     for number, line in text_lines(path):
         if not line:
             continue
-        if header:
-            header = False
-            continue
         fields = line.split("\t")
-        expected = columns if width is None else (width,)
-        if len(fields) not in expected:
-            wanted = " or ".join(map(str, expected))
+        if len(fields) != len(columns):
             raise ValueError(
-                f"{path}:{number}: expected {wanted} columns separated by tabs ({what}), got {len(fields)}: "
+                f"{path}:{number}: expected {len(columns)} columns separated by tabs ({what}), got {len(fields)}: "
                 f"{_show(line)}."
             )
         if not all(fields):
             raise ValueError(f"{path}:{number}: expected no empty column ({what}), got {_show(line)}.")
-        width, found = len(fields), True
+        found = True
         yield number, fields
     if not found and not empty:
         raise ValueError(f"{path}: expected lines of {what} separated by tabs, got an empty file.")

@@ -7,7 +7,6 @@ from candax.models.links import LinkEncoder
 from candax.models.mlp import DenseMLP, SparseMLP
 from candax.models.projection import RandomProjection
 from candax.models.scoring import find_hits
-from candax.models.tower import HistoryTower
 from candax.models.transformer import SequenceEncoder, TransformerBlock
 from candax.models.windows import window_logits, window_sums
 from candax.models.word2vec import CBOW, SkipGram
@@ -17,7 +16,6 @@ __all__ = [
     "Classifier",
     "DenseMLP",
     "GRULanguageModel",
-    "HistoryTower",
     "LSTMLanguageModel",
     "LinkEncoder",
     "RandomProjection",

@@ -158,16 +158,8 @@ GOOD: Mapping[str, made.Good] = {
         _d.graph_of, name="made", triples=[_d.Triple(f"e{i % 9}", "r", f"e{i % 5}") for i in range(40)],
         valid_share=0.1, test_share=0.1,
     ),
-    "data.interactions": made.written(
-        _d.interactions, "bought.tsv", "".join(f"u{i % 4}\ti{i % 7}\t{i}\n" for i in range(30)), min_count=1,
-        header=False,
-    ),
     "data.interactions_of": made.of(
         _d.interactions_of, name="made", rows=[_d.Row("u", f"i{i}", float(i)) for i in range(9)], min_count=1
-    ),
-    "data.next_items": lambda folder: (
-        _d.next_items,
-        {"interactions": made.bought(), "split": "last", "test_share": 0.1, "max_history": 5, "recency": 0.5},
     ),
     "data.num_batches": lambda folder: (_d.num_batches, {"examples": made.examples(), "batch_size": 2}),
     "data.prefetch": made.of(_d.prefetch, iterable=[1, 2], size=1),
@@ -189,7 +181,7 @@ GOOD: Mapping[str, made.Good] = {
     "data.python_stdlib": lambda folder: (_d.python_stdlib, {"stdlib": made.library(folder)}),
     **{
         f"data.{read.__name__}": lambda folder, read=read: (read, {"stdlib": made.library(folder), "min_count": 1})
-        for read in (_d.python_corpus, _d.python_graph, _d.python_interactions, _d.python_next_items)
+        for read in (_d.python_corpus, _d.python_graph, _d.python_interactions)
     },
     "data.text_corpus": lambda folder: (
         _d.text_corpus, {"paths": [made.text(folder)], "min_count": 1, "max_length": 60, "name": "made"}

@@ -131,9 +131,6 @@ GOOD: Mapping[str, made.Good] = {
         _m.GRULanguageModel,
         {"head": made.head(), "hidden_dim": 4, "candidate": "tanh", "init_scale": 0.1, "rngs": _RNGS},
     ),
-    "models.HistoryTower": lambda folder: (
-        _m.HistoryTower, {"head": made.head(), "hidden_dim": 4, "tied": True, "rngs": _RNGS}
-    ),
     "models.LSTMLanguageModel": lambda folder: (
         _m.LSTMLanguageModel,
         {"head": made.head(), "num_streams": 2, "num_layers": 1, "carry": True, "dropout": 0.1, "rngs": _RNGS},

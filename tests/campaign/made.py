@@ -111,11 +111,6 @@ def graph() -> cx.data.Graph:
     return cx.data.graph_of("made", triples)
 
 
-@functools.cache
-def bought() -> cx.data.Interactions:
-    return cx.data.interactions_of("made", [cx.data.Row(f"u{i % 4}", f"i{i % 7}", float(i)) for i in range(40)])
-
-
 def mean_loss(model: cx.Head, batch: Any) -> jax.Array:
     return model.loss(batch[0], batch[1])
 

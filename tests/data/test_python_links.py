@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from candax.data import python_graph, python_next_items
+from candax.data import python_graph, python_interactions
 
 SOURCE = """
 import os.path
@@ -69,12 +69,9 @@ def test_the_graph_of_a_library(library):
     assert all(not name.startswith("name:") or name == "name:Base" for name in python_graph(library).entity_names)
 
 
-def test_what_the_functions_of_a_library_use_next(library):
-    dataset = python_next_items(library, min_count=1)
-    assert dataset.class_names is not None
-    names = np.array(dataset.class_names)
-    train = [names[dataset.train.labels[[i]].indices].tolist() for i in range(len(dataset.train))]
-    # After os; a parameter has the name path. The last is left out, and f uses two only.
-    assert train == [["exists"], ["closed"], ["join"]]
-    assert [names[dataset.test.labels[[i]].indices].item() for i in range(2)] == ["b", "Base"]
-    assert dataset.num_classes == 7  # of "a" and "b": b twice
+def test_what_the_functions_of_a_library_use_in_order(library):
+    found = python_interactions(library, min_count=1)
+    names = np.array(found.item_names)
+    used = [names[part].tolist() for part in np.split(found.items, found.offsets[1:-1])]
+    # A parameter has the name path.
+    assert used == [["a", "b"], ["os", "exists", "closed", "join", "Base"], ["b"]]

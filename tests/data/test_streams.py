@@ -17,7 +17,7 @@ def test_what_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch
     for ending, module in ((".gz", gzip), (".bz2", bz2), (".xz", lzma)):
         path = tmp_path / f"bomb.txt{ending}"
         path.write_bytes(module.compress(b"a b\n" * 100_000))
-        for read in (data.interactions, lambda path: data.text_words([path]), lambda path: data.text_corpus([path])):
+        for read in (data.graph, lambda path: data.text_words([path]), lambda path: data.text_corpus([path])):
             with pytest.raises(ValueError, match=rf"bomb\.txt\{ending}.* expected it to unpack to at most"):
                 read(path)
         path.write_bytes(module.compress(b"".join(f"{i} {i * 7919}\n".encode() for i in range(5000))))
@@ -31,7 +31,7 @@ def test_lines_beyond_the_limit_are_refused_before_they_are_in_memory(tmp_path, 
     monkeypatch.setattr(sys.modules["candax.data.xml_repository"], "_CHUNK_BYTES", 50)
     with pytest.raises(ValueError, match=r"long\.txt:2: expected lines of at most 100 bytes"):
         read_examples(path)
-    for read in (data.interactions, data.graph, lambda path: data.text_corpus([path])):
+    for read in (data.graph, lambda path: data.text_corpus([path])):
         with pytest.raises(ValueError, match=r"long\.txt:\d: expected"):
             read(path)
 

@@ -1,4 +1,4 @@
-"""Interactions and triples from files, right and wrong ones."""
+"""Triples from files, right and wrong ones; interactions from rows."""
 
 import gzip
 import lzma
@@ -9,20 +9,18 @@ import pytest
 from candax import data
 from candax.data.tab_separated import read_rows
 
-PAIRS = b"ann\tmilk\nbob\ttea\r\n\nann\ttea\n"
+TRIPLES = b"ann\tlikes\tmilk\nbob\tlikes\ttea\r\n\nann\tlikes\ttea\n"
 
 
 @pytest.mark.parametrize(
     ("name", "pack"), [("a.tsv", bytes), ("a", bytes), ("a.tsv.gz", gzip.compress), ("a.txt.xz", lzma.compress)]
 )
 def test_rows_of_plain_and_compressed_files(tmp_path, name, pack):
-    (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbf" + PAIRS))
-    rows = [(1, ["ann", "milk"]), (2, ["bob", "tea"]), (4, ["ann", "tea"])]
-    assert list(read_rows(tmp_path / name, (2, 3), "user, item")) == rows
-    assert list(read_rows(tmp_path / name, (2, 3), "user, item", header=True)) == rows[1:]
+    (tmp_path / name).write_bytes(pack(b"\xef\xbb\xbf" + TRIPLES))
+    rows = [(1, ["ann", "likes", "milk"]), (2, ["bob", "likes", "tea"]), (4, ["ann", "likes", "tea"])]
+    assert list(read_rows(tmp_path / name, ("head", "relation", "tail"))) == rows
 
 
-@pytest.mark.parametrize("load", [data.interactions, data.graph])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -35,110 +33,44 @@ def test_rows_of_plain_and_compressed_files(tmp_path, name, pack):
         (b"a\tb\t3\n\xff\xfe\xfa\n", ":2: expected text in UTF-8"),
     ],
 )
-def test_faulty_files_are_refused_with_the_line(tmp_path, load, text, message):
+def test_faulty_files_are_refused_with_the_line(tmp_path, text, message):
     (tmp_path / "faulty.tsv").write_bytes(text)
     with pytest.raises(ValueError, match="faulty.tsv.*" + message):
-        load(tmp_path / "faulty.tsv")
+        data.graph(tmp_path / "faulty.tsv")
 
 
 def test_broken_archives_are_refused(tmp_path):
-    for name, content in (("a.gz", b"no archive"), ("b.gz", gzip.compress(PAIRS)[:-9]), ("c.xz", b"no archive")):
+    for name, content in (("a.gz", b"no archive"), ("b.gz", gzip.compress(TRIPLES)[:-9]), ("c.xz", b"no archive")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match="expected a complete"):
-            data.interactions(tmp_path / name)
+            data.graph(tmp_path / name)
 
 
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(OSError, match="nowhere"):
-        data.interactions(tmp_path / "nowhere.tsv")
-    for load in (data.interactions, data.graph):
-        with pytest.raises(ValueError, match="a file is missing"):
-            load(tmp_path)
-    (tmp_path / "train.tsv").write_bytes(PAIRS)
-    (tmp_path / "train.txt").write_bytes(PAIRS)
+        data.graph(tmp_path / "nowhere.tsv")
+    with pytest.raises(ValueError, match="a file is missing"):
+        data.graph(tmp_path)
+    (tmp_path / "train.tsv").write_bytes(TRIPLES)
+    (tmp_path / "train.txt").write_bytes(TRIPLES)
     with pytest.raises(ValueError, match=r"got train\.tsv, train\.txt"):
-        data.interactions(tmp_path)
-
-
-def test_times_order_a_user_and_wrong_ones_are_refused(tmp_path):
-    path = tmp_path / "shop.tsv"
-    path.write_text("u\tlate\t9\nv\tx\t5\nu\tearly\t1e0\nu\ttwin\t9\n")
-    shop = data.interactions(path)
-    assert (shop.name, shop.user_names, shop.offsets.tolist()) == ("shop", ("u", "v"), [0, 3, 4])
-    assert [shop.item_names[i] for i in shop.items] == ["early", "late", "twin", "x"]
-    assert shop.times is not None
-    assert shop.times.tolist() == [1, 9, 9, 5]
-    for bad in ("noon", "nan", "inf", "1_0"):
-        path.write_text(f"u\tx\t1\nu\tx\t{bad}\n")
-        with pytest.raises(ValueError, match=f":2: expected a time .* got '{bad}'"):
-            data.interactions(path)
-
-
-def test_a_first_line_that_names_the_columns_is_no_row(tmp_path):
-    (tmp_path / "train.tsv").write_text("timestamp\titem_id\tuser_id\n2\tx\tu\n1\ty\tu\n")
-    (tmp_path / "test.tsv").write_text("user\titem\ttime\nu\ty\t3\n")
-    found = data.interactions(tmp_path)
-    assert [found.item_names[i] for i in found.items] == ["y", "x", "y"]
-    assert (found.user_names, found.is_test.tolist()) == (("u",), [False, False, True])
-    (tmp_path / "test.tsv").write_text("user\titem\ttime\n")
-    with pytest.raises(ValueError, match="names of columns alone"):
-        data.interactions(tmp_path)
-    (tmp_path / "own.tsv").write_text("wer\twas\nu\tx\n")
-    assert len(data.interactions(tmp_path / "own.tsv")) == 2
-    assert len(data.interactions(tmp_path / "own.tsv", header=True)) == 1
+        data.graph(tmp_path)
 
 
 def shop(*rows, **kwargs):
     return data.interactions_of("shop", [data.Row(*row) for row in rows], **kwargs)
 
 
-def examples(dataset, part):
-    """(history with values, label) by names."""
-    names = dataset.class_names
-    part = getattr(dataset, part)
-    rows = []
-    for i in range(len(part)):
-        features, labels = part.features[[i]], part.labels[[i]]
-        history = {names[j]: round(float(v), 3) for j, v in zip(features.indices, features.data, strict=True)}
-        rows.append((history, *[names[j] for j in labels.indices]))
-    return rows
+def test_times_order_a_user():
+    rows = [("u", "late", 9.0), ("v", "x", 5.0), ("u", "early", 1.0), ("u", "twin", 9.0)]
+    found = shop(*rows)
+    assert (found.name, found.user_names, found.offsets.tolist()) == ("shop", ("u", "v"), [0, 3, 4])
+    assert [found.item_names[i] for i in found.items] == ["early", "late", "twin", "x"]
+    untimed = shop(*[row[:2] for row in rows])
+    assert [untimed.item_names[i] for i in untimed.items] == ["late", "early", "twin", "x"]
 
 
-def test_the_last_item_of_each_user_is_left_out():
-    bought = shop(*[("u", item) for item in "abcab"], ("v", "c"), ("w", "b"), ("w", "a"))
-    dataset = data.next_items(bought, max_history=3, recency=1.0)
-    assert examples(dataset, "train") == [
-        ({"a": 1.0}, "b"),
-        ({"a": 0.5, "b": 1.0}, "c"),
-        ({"a": 0.333, "b": 0.5, "c": 1.0}, "a"),
-    ]
-    # Of u's items but the latest three are left; v has one item, and so no history.
-    assert examples(dataset, "test") == [({"a": 1.0, "b": 0.333, "c": 0.5}, "b"), ({"b": 1.0}, "a")]
-    assert dataset.feature_names == dataset.class_names
-    twice = data.next_items(shop(*[("u", item) for item in "aab"]), recency=1.0)
-    assert examples(twice, "test") == [({"a": 1.5}, "b")]
-
-
-def test_later_times_are_for_testing_with_all_of_the_history():
-    rows = [("u", item, time) for time, item in enumerate("abcd")] + [("v", "a", 8.0), ("v", "b", 9.0)]
-    dataset = data.next_items(shop(*rows), split="time", test_share=0.5, recency=0.0)
-    assert examples(dataset, "train") == [({"a": 1.0}, "b"), ({"a": 1.0, "b": 1.0}, "c")]
-    assert examples(dataset, "test") == [({"a": 1.0, "b": 1.0, "c": 1.0}, "d"), ({"a": 1.0}, "b")]
-
-
-def test_a_test_file_continues_the_training_file(tmp_path):
-    (tmp_path / "train.tsv").write_text("u\ta\nu\tb\nu\tc\nv\tb\n")
-    (tmp_path / "test.tsv").write_text("v\tc\nu\ta\n")
-    dataset = data.next_items(data.interactions(tmp_path), recency=0.0)
-    assert examples(dataset, "test") == [({"a": 1.0, "b": 1.0, "c": 1.0}, "a"), ({"b": 1.0}, "c")]
-    assert len(dataset.train) == 2
-    for line, what in (("w\ta", "user 'w'"), ("u\tz", "item 'z'")):
-        (tmp_path / "test.tsv").write_text(f"u\ta\n{line}\n")
-        with pytest.raises(ValueError, match=rf"test.tsv:2: {what} is not in train.tsv"):
-            data.interactions(tmp_path)
-
-
-def test_rare_items_go_and_what_cannot_be_split_is_refused():
+def test_rare_items_go_and_faulty_rows_are_refused():
     rows = [("u", "a"), ("u", "rare"), ("u", "b"), ("v", "b"), ("v", "a")]
     assert shop(*rows, min_count=2).item_names == ("a", "b")
     assert len(shop(*rows, min_count=2)) == 4
@@ -149,18 +81,6 @@ def test_rare_items_go_and_what_cannot_be_split_is_refused():
     for bad in (np.nan, np.inf):
         with pytest.raises(ValueError, match=f"times that are finite numbers, got {bad}"):
             shop(("u", "a", bad), ("u", "b", 1.0))
-    with pytest.raises(ValueError, match=r"expected test interactions .* 2 times or more, found none"):
-        shop(*rows, ("v", "once", None, True), min_count=2)
-    with pytest.raises(ValueError, match="for training, found none"):
-        data.next_items(shop(("u", "a"), ("u", "b")))
-    with pytest.raises(ValueError, match="for testing, found none"):
-        data.next_items(shop(*[("u", item, 1.0) for item in "abc"]), split="time")
-    with pytest.raises(ValueError, match="needs a third column"):
-        data.next_items(shop(*rows), split="time")
-    with pytest.raises(ValueError, match="needs a test file"):
-        data.next_items(shop(*rows), split="file")
-    with pytest.raises(ValueError, match="max_history >= 1"):
-        data.next_items(shop(*rows), max_history=0)
 
 
 def test_a_graph_in_three_files(tmp_path):

@@ -55,13 +55,12 @@ def with_options(kind: type[S], allowed: Sequence[str], given: Mapping[str, Any]
     return settings
 
 
-def saved_settings(kind: type[S], path: Path, lacking: Mapping[str, Any], **now: Any) -> S:
+def saved_settings(kind: type[S], path: Path, **now: Any) -> S:
     """The settings that a run has written into a JSON file.
 
     Args:
         kind: the class of the settings.
         path: of the file.
-        lacking: settings that files of earlier versions lack.
         now: settings that are others than they were, such as the folder of a run that has moved.
 
     Raises:
@@ -78,7 +77,7 @@ def saved_settings(kind: type[S], path: Path, lacking: Mapping[str, Any], **now:
     if strange := sorted(found.keys() - {field.name for field in dataclasses.fields(kind)}):
         raise ValueError(f"{expected} {', '.join(strange)} too, which this version does not know: update candax.")
     hints = get_type_hints(kind)
-    values = {**lacking, **found, **now}
+    values = {**found, **now}
     for name, value in values.items():
         if not fits(value, hints[name]):
             raise ValueError(f"{expected} {described(value)} as {name}, which is to be {named(hints[name])}.")

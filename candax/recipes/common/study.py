@@ -214,9 +214,9 @@ def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
-    # Files of earlier versions do not say which study they are of, and what was given.
-    found = {"study": identity["study"], "given": [], **(found if isinstance(found, dict) else {})}
-    if found["study"] != identity["study"]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
+    if found.get("study", identity["study"]) != identity["study"]:
         raise ValueError(
             f"expected --out to be a folder of {identity['study']}, got {path.parent}, which has results of "
             f"{found['study']}: give another one."

@@ -135,8 +135,6 @@ class Evaluate:
 _NO_PART_OF_IDENTITY = (
     "quick", "dataset", "out", "checkpoint_every", "keep", "epochs", "steps", "seeds", "average", "neighbours",
 )  # fmt: skip
-# What runs have that were begun when this was no setting.
-_BEFORE = {"encoder_rate": 0.2, "dropout": 0.0}
 
 
 class Run(NamedTuple):
@@ -160,7 +158,6 @@ def identity_of(settings: Train, num_steps: int) -> dict[str, Any]:
     """What all parts of a run share."""
     values = dataclasses.asdict(settings)
     kept = {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
-    kept = {name: value for name, value in kept.items() if name not in _BEFORE or value != _BEFORE[name]}
     # With the linear encoder the rate falls to 0 at the last step.
     return kept if settings.encoder == "relu" else {**kept, "num_steps": num_steps}
 
@@ -329,7 +326,7 @@ def restore(folder: Path) -> Run:
     config = folder / "config.json"
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
-    settings = saved_settings(Train, config, _BEFORE, out=folder)
+    settings = saved_settings(Train, config, out=folder)
     run = _start(settings, settings.load(), new=False, full_softmax=losses.full_softmax)
     identity = {**run.training.batches.identity, **identity_of(settings, run.training.num_steps)}
     with Checkpoints(folder, identity=identity, reads=True) as checkpoints:

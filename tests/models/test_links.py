@@ -1,4 +1,4 @@
-"""Tied encoders before a head: one table, trained from both uses, by the gradient of the whole."""
+"""A tied encoder before a head: one table, trained from both uses, by the gradient of the whole."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -17,11 +17,6 @@ NUM, DIM, KINDS = 30, 4, 6
 QUESTIONS = cx.data.QuestionBatch(
     np.array([3, 7, 3, 29], np.int32), np.array([0, 5, 1, 0], np.int32), np.array([[7], [3], [8], [3]], np.int32)
 )
-HISTORIES = cx.data.Batch(
-    np.array([[1, 5], [5, -1], [-1, -1]], np.int32),
-    np.array([[1.0, 3.0], [2.0, 0.0], [0.0, 0.0]], np.float32),
-    np.array([[5], [2], [9]], np.int32),
-)
 
 
 def links():
@@ -29,14 +24,8 @@ def links():
     return cx.models.Classifier(cx.models.LinkEncoder(head, KINDS, rngs=nnx.Rngs(1)), head)
 
 
-def tower(*, tied=True):
-    head = cx.Head(NUM, DIM, rngs=nnx.Rngs(0))
-    return cx.models.Classifier(cx.models.HistoryTower(head, 8, tied=tied, rngs=nnx.Rngs(1)), head)
-
-
-@pytest.mark.parametrize(("make", "batch"), [(links, QUESTIONS), (tower, HISTORIES)])
-def test_a_step_descends_the_gradient_of_both_uses(make, batch):
-    model = make()
+def test_a_step_descends_the_gradient_of_both_uses():
+    model, batch = links(), QUESTIONS
     vectors = jnp.array(model.head.vectors[...])
     graph, tables, rest = nnx.split(model, cx.rows.Table, ...)
 
@@ -48,17 +37,7 @@ def test_a_step_descends_the_gradient_of_both_uses(make, batch):
     training = problems.Training(model, optax.sgd(0.5))
     training.step(batch)
     np.testing.assert_allclose(model.head.vectors[...], vectors - 0.5 * gradient, atol=1e-6)
-    assert not {"encoder.items", "encoder.entities", "head.vectors"} <= set(training.tables)  # one table, one name
-
-
-def test_a_history_is_a_weighted_mean():
-    model = tower(tied=False)
-    encoder = model.encoder
-    encoder.output.kernel[...] = jnp.zeros_like(encoder.output.kernel[...])
-    items = np.asarray(encoder.items[...])
-    expected = [(items[1] + 3 * items[5]) / 4, items[5], np.zeros(DIM)]
-    np.testing.assert_allclose(model(HISTORIES), expected, atol=1e-6)
-    assert sorted(problems.tables(model)) == ["encoder.items", "head.biases", "head.vectors"]
+    assert not {"encoder.entities", "head.vectors"} <= set(training.tables)  # one table, one name
 
 
 def test_complex_products_tell_the_ends_of_a_relation_apart():
@@ -78,8 +57,6 @@ def test_wrong_sizes_are_refused():
         cx.models.LinkEncoder(head, 2, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="num_kinds >= 1"):
         cx.models.LinkEncoder(head, 0, product="sum", rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="expected hidden_dim to be"):
-        cx.models.HistoryTower(head, 0, rngs=nnx.Rngs(0))
 
 
 def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
