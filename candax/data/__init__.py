@@ -3,7 +3,7 @@
 import os
 
 from candax.checks import checked
-from candax.data.batches import Batch, Batches, evaluation_batches, num_batches
+from candax.data.batches import Batch, Batches, evaluation_batches
 from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of, sentence_batch, sentences_in_order
 from candax.data.examples import Dataset, Examples
 from candax.data.flat import FlatBatch
@@ -59,7 +59,6 @@ __all__ = [
     "interactions_of",
     "label_counts_of",
     "load",
-    "num_batches",
     "prefetch",
     "python_corpus",
     "python_graph",

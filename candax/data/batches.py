@@ -134,23 +134,6 @@ class Batches(EpochBatches[Batch | FlatBatch]):
 
 
 @checked
-def num_batches(examples: Examples, batch_size: int) -> int:
-    """The number of training batches per epoch: N / batch_size, rounded down.
-
-    Raises:
-        ValueError: If ``batch_size`` is not positive.
-
-    Example:
-        >>> features = csr_array(np.eye(5, dtype=np.float32))
-        >>> num_batches(Examples(features, features.astype(bool)), 2)
-        2
-    """
-    if batch_size < 1:
-        raise ValueError(f"expected a batch_size of 1 or more; got {batch_size}")
-    return len(examples) // batch_size
-
-
-@checked
 def evaluation_batches(
     examples: Examples, batch_size: int, max_features: int, max_labels: int | None = None
 ) -> Iterator[tuple[Batch, slice]]:

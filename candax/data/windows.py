@@ -103,8 +103,6 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         check_seed(seed)
         if not 0 <= subsample < float("inf") or shard_size < 1:
             raise ValueError(f"expected subsample >= 0 and shard_size >= 1: {subsample}, {shard_size}.")
-        if direction not in ("skipgram", "cbow"):
-            raise ValueError(f"expected the direction 'skipgram' or 'cbow', got {direction!r}.")
         self.text, self.batch_size, self.seed, self.direction = text, batch_size, seed, direction
         self.window, self.subsample, self.run_length, self.shard_size = window, subsample, run_length, shard_size
         # Batches are numbered shard by shard, so only the access by position comes from the base class.

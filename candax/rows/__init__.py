@@ -10,7 +10,7 @@ from candax.rows.averaging import averaged
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.draws import Draw, update_sampler
 from candax.rows.exact import exact_adam, exact_adamw, exact_momentum, exact_rmsprop
-from candax.rows.gradients import RowGradients, UniqueRows, gather_rows, gather_wide, scatter_rows, unique_rows
+from candax.rows.gradients import RowGradients, UniqueRows, gather_rows, scatter_rows, unique_rows
 from candax.rows.lookups import TableView, lookup
 from candax.rows.pytrees import value_and_grad
 from candax.rows.slots import Lagging, settle
@@ -33,7 +33,6 @@ __all__ = [
     "exact_momentum",
     "exact_rmsprop",
     "gather_rows",
-    "gather_wide",
     "lookup",
     "replicate",
     "rowwise",

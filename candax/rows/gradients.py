@@ -95,12 +95,6 @@ def gather_rows(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
 
 
 @checked
-def gather_wide(table: Num[Array, "rows ..."], ids: Int[Array, " U"]) -> Array:
-    """``gather_rows`` in float32 if the table is narrower, so that gradients of the rows are summed in it."""
-    return gather_rows(table, ids).astype(wide(table.dtype))
-
-
-@checked
 def scatter_rows(table: Num[Array, " rows *row"], ids: Int[Array, " U"], rows: Num[Array, " U *row"]) -> Array:
     """Writes rows back at the ids of ``unique_rows``; fillers are dropped. In place when ``table`` is donated."""
     if not ids.shape[0]:

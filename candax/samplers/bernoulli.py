@@ -132,11 +132,11 @@ def bernoulli(
     """
     if probability is not None and expected is not None:
         raise ValueError("expected one of expected=... and probability=..., got both. Leave one out.")
-    if expected is not None and not (isinstance(expected, int | float) and 0 < expected < float("inf")):
+    if expected is not None and not expected > 0:
         raise ValueError(f"expected the number of candidates to be finite and > 0, got expected={expected!r}.")
-    if not 0 < power < float("inf"):
+    if not power > 0:
         raise ValueError(f"expected a finite power > 0, got {power!r}.")
-    if not 0 <= smoothing < float("inf"):
+    if not smoothing >= 0:
         raise ValueError(f"expected a finite smoothing >= 0, got {smoothing!r}.")
     check_positive("num_slots", num_slots, optional=True)
     check_positive("num_groups", num_groups, optional=True)

@@ -71,8 +71,6 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
         ((1, 10), [4.5, 2.5, 1.5, 1.5])
     """
     parts = tuple(parts)
-    if not isinstance(parts, Sequence) or not all(isinstance(part, Sampler) for part in parts):
-        raise ValueError(f"expected a list of samplers, got {parts!r}. Factories are called: cx.samplers.uniform(64).")
     if not parts:
         raise ValueError("expected at least one sampler in a mixture, got none.")
     for i, part in enumerate(parts):

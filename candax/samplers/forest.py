@@ -55,8 +55,6 @@ class Forest(NamedTuple):
         """Raises ValueError for numbers out of range."""
         check_positive("num_trees", self.num_trees)
         check_positive("leaf_size", self.leaf_size)
-        if self.near not in ("vector", "logit"):
-            raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
 
     def depth(self, num_classes: int) -> int:
         """How often classes are halved until no leaf has more than ``leaf_size``."""

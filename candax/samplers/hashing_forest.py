@@ -47,8 +47,6 @@ def forest_index(
         (2, 5)
     """
     check_positive("num_kept", num_kept, optional=True)
-    if order not in ("score", "votes"):
-        raise ValueError(f'expected order "score" or "votes", got {order!r}.')
     if order == "votes" and (num_kept is not None or mass is not None):
         raise ValueError('num_kept and mass go by scores: leave them out with order="votes", or use order="score".')
     if mass is not None and not 0 < mass <= 1:

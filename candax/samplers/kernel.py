@@ -116,10 +116,8 @@ def kernel(
     check_positive("num_groups", num_groups, optional=True)
     check_positive("rank", rank, optional=True)
     for name, real in (("alpha", alpha), ("scale", scale)):
-        if not 0 < real < float("inf"):
+        if not real > 0:
             raise ValueError(f"expected a finite {name} > 0, got {real!r}.")
-    if features not in ("quadratic", "positive"):
-        raise ValueError(f'expected features "quadratic" or "positive", got {features!r}.')
     made = quadratic(alpha) if features == "quadratic" else positive(num_features)
 
     def project(rows: Float[Array, "*n dim"], projection: Array, normalized: bool) -> Float[Array, "*n rank"]:

@@ -103,7 +103,7 @@ def learned_clusters(
     check_positive("num_clusters", num_clusters)
     check_positive("num_groups", num_groups, optional=True)
     for name, value in (("power", power), ("smoothing", smoothing), ("learning_rate", learning_rate)):
-        if not (value >= 0 if name == "power" else value > 0) or not value < float("inf"):
+        if not (value >= 0 if name == "power" else value > 0):
             raise ValueError(f"expected a finite {name} {'>=' if name == 'power' else '>'} 0, got {value!r}.")
     if not 0 < static_share <= 1:
         raise ValueError(f"expected 0 < static_share <= 1, got {static_share!r}: without it weights have no bound.")

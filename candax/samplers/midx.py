@@ -122,10 +122,8 @@ def midx(
         check_positive(name, value)
     check_positive("num_groups", num_groups, optional=True)
     for name, real in (("power", power), ("smoothing", smoothing), ("scale", scale)):
-        if not (real >= 0 if name == "power" else real > 0) or not real < float("inf"):
+        if not (real >= 0 if name == "power" else real > 0):
             raise ValueError(f"expected a finite {name} {'>=' if name == 'power' else '>'} 0, got {real!r}.")
-    if codes not in ("product", "residual"):
-        raise ValueError(f'expected codes "product" or "residual", got {codes!r}.')
     if num_codewords > 1024:
         raise ValueError(f"expected at most 1024 codewords, so 2^20 cells per group, got {num_codewords}.")
 

@@ -211,9 +211,9 @@ def unigram(
     Source: Mikolov et al., Distributed Representations of Words and Phrases and their Compositionality (2013),
         section 2.2.
     """
-    if not 0 <= power < float("inf"):
+    if not power >= 0:
         raise ValueError(f"expected a finite power >= 0, got {power!r}.")
-    if not 0 <= smoothing < float("inf"):
+    if not smoothing >= 0:
         raise ValueError(f"expected a finite smoothing >= 0, got {smoothing!r}.")
 
     def init(classes: Classes) -> Array:

@@ -161,7 +161,6 @@ GOOD: Mapping[str, made.Good] = {
     "data.interactions_of": made.of(
         _d.interactions_of, name="made", rows=[_d.Row("u", f"i{i}", float(i)) for i in range(9)], min_count=1
     ),
-    "data.num_batches": lambda folder: (_d.num_batches, {"examples": made.examples(), "batch_size": 2}),
     "data.prefetch": made.of(_d.prefetch, iterable=[1, 2], size=1),
     "data.questions_in_order": lambda folder: (
         _d.questions_in_order, {"questions": made.graph().train, "batch_size": 2}
@@ -234,5 +233,5 @@ MAY_BE_NEGATIVE = {
     ("value_and_grad", "argnums"),
 }  # fmt: skip
 ANY_RANK = {
-    "rows.gather_rows", "rows.gather_wide", "rows.lookup", "rows.scatter_rows", "rows.unique_rows", "Head.top_k",
+    "rows.gather_rows", "rows.lookup", "rows.scatter_rows", "rows.unique_rows", "Head.top_k",
 }  # fmt: skip

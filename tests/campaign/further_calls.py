@@ -59,7 +59,6 @@ GOOD: Mapping[str, made.Good] = {
     "rows.exact_rmsprop": made.of(cx.rows.exact_rmsprop, rate=0.1, decay=0.9, eps=1e-8),
     "rows.settle": lambda folder: (cx.rows.settle, {"model": made.head()}),
     "rows.gather_rows": lambda folder: (cx.rows.gather_rows, {"table": made.embeddings(), "ids": jnp.arange(2)}),
-    "rows.gather_wide": lambda folder: (cx.rows.gather_wide, {"table": made.embeddings(), "ids": jnp.arange(2)}),
     "rows.lookup": lambda folder: (cx.rows.lookup, {"table": made.embeddings(), "ids": jnp.arange(2)}),
     "rows.rowwise": made.of(cx.rows.rowwise, transformation=optax.sgd(0.1), rounding="nearest"),
     "rows.scatter_rows": lambda folder: (

@@ -81,10 +81,6 @@ class IVFIndex(NamedTuple):
         for name in (*numbers, "pending_rows"):
             check_positive(name, getattr(self, name))
         check_positive("update_every", self.update_every, optional=True)
-        if self.codes not in ("mean", "rotated", "int8"):
-            raise ValueError(f'expected codes "mean", "rotated" or "int8", got {self.codes!r}.')
-        if self.near not in ("vector", "logit"):
-            raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
         if self.query_bits > 8:
             raise ValueError(f"expected query_bits from 1 to 8, got {self.query_bits}.")
         if self.num_kept > self.hm_num:

@@ -201,22 +201,15 @@ class Hasher(NamedTuple):
         return log_inclusion_of_one_table(log_p, self.num_hashes, self.family.num_bits, self.num_buckets)
 
 
-def log_inclusion(
+def log_not_found(
     log_same_bucket: Float[Array, "..."], num_tables: Float[Array, "..."] | Int[Array, "..."] | int
 ) -> Float[Array, "..."]:
-    """log(1 - (1 - b)^L), b the probability of sharing a bucket: that a class is found in at least one of L tables.
+    """L log(1 - b), b the probability of sharing a bucket: that a class is in none of L tables; 0 for no tables.
 
     Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), theorems 1
         and 2; Spring and Shrivastava, A New Unbiased and Efficient Class of LSH-Based Samplers and Estimators for
         Partition Function Computation in Log-Linear Models (2017).
     """
-    return jnp.log(-jnp.expm1(log_not_found(log_same_bucket, num_tables)))
-
-
-def log_not_found(
-    log_same_bucket: Float[Array, "..."], num_tables: Float[Array, "..."] | Int[Array, "..."] | int
-) -> Float[Array, "..."]:
-    """L log(1 - b); 0 for no tables, also where b = 1."""
     tables = jnp.asarray(num_tables, jnp.float32)
     same = jnp.minimum(jnp.exp(log_same_bucket), 1.0)
     return jnp.where(tables > 0, tables * jnp.log1p(-jnp.where(tables > 0, same, 0.0)), 0.0)

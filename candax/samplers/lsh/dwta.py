@@ -113,10 +113,8 @@ def dwta(
 
     Source: Chen and Shrivastava, Densified Winner Take All (WTA) Hashing for Sparse Datasets (2018).
     """
-    if not isinstance(bin_size, int) or bin_size < 2 or bin_size & (bin_size - 1):
+    if bin_size < 2 or bin_size & (bin_size - 1):
         raise ValueError(f"expected bin_size to be a power of two >= 2, got {bin_size!r}.")
-    if permutations not in ("independent", "one"):
-        raise ValueError(f'expected permutations "independent" or "one", got {permutations!r}.')
 
     def init(key: KeyArray, dim: int, num_functions: int) -> Bins:
         if bin_size > dim:

@@ -67,12 +67,6 @@ class Index(NamedTuple):
             check_positive(name, getattr(self, name))
         for name in ("num_buckets", "capacity", "update_every"):
             check_positive(name, getattr(self, name), optional=True)
-        if self.query not in ("embedding", "label"):
-            raise ValueError(f'expected query "embedding" or "label", got {self.query!r}.')
-        if self.near not in ("vector", "logit"):
-            raise ValueError(f'expected near "vector" or "logit", got {self.near!r}.')
-        if self.eviction not in ("fifo", "reservoir"):
-            raise ValueError(f'expected eviction "fifo" or "reservoir", got {self.eviction!r}.')
         bits = self.num_hashes * self.family.num_bits
         if bits > 32:
             raise ValueError(

@@ -126,8 +126,6 @@ def lsh(
     check_positive("budget", budget, optional=True)
     check_positive("num_groups", num_groups, optional=True)
     kept_for_fill = _check_fill(fill, num_fill, budget)
-    if take not in ("tables", "all"):
-        raise ValueError(f'expected take "tables" or "all", got {take!r}.')
 
     def sample(state: LSHState, key: KeyArray, query: Query) -> Candidates:
         key_read, key_choose = jax.random.split(key)
@@ -193,8 +191,6 @@ def lsh(
 def _check_fill(fill: str | None, num_fill: int | None, budget: int | None) -> int:
     """The slots kept for the fill."""
     check_positive("num_fill", num_fill, optional=True)
-    if fill not in (None, "uniform"):
-        raise ValueError(f'expected fill "uniform" or None, got {fill!r}.')
     if fill is None:
         if num_fill is not None:
             raise ValueError(
