@@ -61,6 +61,13 @@ def pytree(cls: type[T]) -> type[T]:
     return cls
 
 
+def _is_known(number: Any) -> bool:
+    """Whether a number can be looked at: not while it is traced, and not where other processes hold it."""
+    if isinstance(number, jax.core.Tracer) or not isinstance(number, jax.Array | np.ndarray | np.integer | int):
+        return False
+    return not isinstance(number, jax.Array) or number.is_fully_addressable
+
+
 @checked
 @pytree
 class Classes:
@@ -82,7 +89,7 @@ class Classes:
 
     def __post_init__(self) -> None:
         for name in ("vectors", "biases"):
-            if isinstance(getattr(self, name), np.ndarray):
+            if isinstance(getattr(self, name), np.ndarray | list):
                 object.__setattr__(self, name, jnp.asarray(getattr(self, name)))
         shape = getattr(self.vectors, "shape", (0, 0))
         of_biases = getattr(self.biases, "shape", shape[:1])
@@ -96,6 +103,8 @@ class Classes:
             raise ValueError(f"expected counts of shape [{shape[0]}], one per class, got {list(of_counts)}.")
         if self.num_valid is None:
             object.__setattr__(self, "num_valid", jnp.int32(self.vectors.shape[0]))
+        elif _is_known(self.num_valid) and not 0 <= int(self.num_valid) <= shape[0]:
+            raise ValueError(f"expected num_valid of 0 ... {shape[0]}, the number of rows, got {int(self.num_valid)}.")
 
     @property
     def num_classes(self) -> int:
@@ -169,6 +178,8 @@ class Facts:
             "batch" (the examples).
         alike: the slots of a candidate set are drawn independently from one distribution, so that the first few of
             them are a smaller set of the same sampler.
+        of_batch: the one set of all examples follows their labels or embeddings. Beside candidates that are themselves
+            labels of the batch (``law_over`` "batch") counts then no longer add.
     """
 
     covers_all: bool
@@ -177,6 +188,7 @@ class Facts:
     exact: bool = True
     law_over: Literal["draw", "index", "batch"] = "draw"
     alike: bool = False
+    of_batch: bool = False
 
 
 State: TypeAlias = PyTree

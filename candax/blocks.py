@@ -139,10 +139,11 @@ def _block_top_k(logits: Float[Array, "B block"], k: int) -> tuple[Float[Array, 
     if size < 4 * _RUN * k:
         scores, columns = lax.top_k(logits, k)
         return scores, columns
-    runs = jnp.pad(logits, ((0, 0), (0, -size % _RUN)), constant_values=-jnp.inf).reshape(batch, -1, _RUN)
+    padded = jnp.pad(logits, ((0, 0), (0, -size % _RUN)), constant_values=-jnp.inf)
+    runs = padded.reshape(batch, padded.shape[1] // _RUN, _RUN)
     _, chosen = lax.top_k(runs.max(axis=-1), k)
     chosen = jnp.sort(chosen, axis=-1)
-    scores, positions = lax.top_k(jnp.take_along_axis(runs, chosen[:, :, None], axis=1).reshape(batch, -1), k)
+    scores, positions = lax.top_k(jnp.take_along_axis(runs, chosen[:, :, None], axis=1).reshape(batch, k * _RUN), k)
     return scores, jnp.take_along_axis(chosen, positions // _RUN, axis=1) * _RUN + positions % _RUN
 
 
@@ -160,7 +161,7 @@ def _merge_top_k(best: _TopK, logits: Float[Array, "B block"], start: Int[Array,
     if few < 4 or logits.shape[1] <= k:
         return merge(min(k, logits.shape[1]))
     # Once many classes have been seen, few of the next block beat the k-th best, and few are quick to select.
-    better = jnp.sum(logits > best.scores[:, -1:], axis=1).max()
+    better = jnp.sum(logits > best.scores[:, -1:], axis=1).max(initial=0)
     return lax.cond(better <= few, lambda: merge(few), lambda: merge(k))
 
 
@@ -264,7 +265,8 @@ def streaming_sample(
     def visit(best: _TopK, block: Block) -> _TopK:
         logits = block_logits(embeddings, block)
         logits = logits if transform is None else transform(logits)
-        noise = jax.random.gumbel(jax.random.fold_in(key, block.start), logits.shape, dtype)
+        # The usual noise of float32 never exceeds 16: of a million classes or more, the rare ones would be too rare.
+        noise = jax.random.gumbel(jax.random.fold_in(key, block.start), logits.shape, dtype, mode="high")
         return _merge_top_k(best, jnp.where(block.fresh, logits + noise, -jnp.inf), block.start)
 
     batch = embeddings.shape[0]

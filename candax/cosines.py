@@ -31,6 +31,8 @@ def unit(rows: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
     has_length = jax.lax.stop_gradient(squared) > _SHORTEST**2
     # Zeros first: the gradient of a product with NaN is NaN, whatever is selected after it.
     rows = jnp.where(has_length, rows, 0.0)
+    # Squares of long rows overflow. All others are multiplied by 1 and stay what they are to the last bit.
+    rows = rows * jnp.where(jnp.isinf(squared), float(jnp.finfo(rows.dtype).max) ** -0.625, 1.0)
     squared = jnp.where(has_length, jnp.sum(rows * rows, axis=-1, keepdims=True), 1.0)
     return rows / jnp.sqrt(squared)
 

@@ -1,6 +1,7 @@
 """What all tests share: run-time type checks, less time spent in the compiler, and which tests run when."""
 
 import gc
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from jaxtyping import install_import_hook
 import tests.compilation  # sets flags
 import tests.typecheck  # noqa: F401  # the hook takes it from the loaded package
 
+# Of a program in the background a shell may have Ctrl-C ignored, which training then leaves so; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes and drops many objects, few of them in cycles: Python need not look for those after every 700.
 gc.set_threshold(50_000, 10, 10)
 # Every function of candax is type- and shape-checked (jaxtyping annotations, checked by beartype).

@@ -105,6 +105,16 @@ def test_wrong_shapes_are_refused() -> None:
         cx.Classes(jnp.ones(5), None, None, jnp.int32(4))
     with pytest.raises(ValueError, match="one bias per class"):
         cx.Classes(jnp.ones((5, 2)), jnp.ones(6), None, jnp.int32(4))
+    for number in (6, -1):
+        with pytest.raises(ValueError, match=f"expected num_valid of 0 ... 5, the number of rows, got {number}"):
+            cx.Classes(jnp.ones((5, 2)), None, None, jnp.int32(number))
+    jax.jit(lambda number: cx.Classes(jnp.ones((5, 2)), None, None, number))(jnp.int32(6))  # not known while traced
+
+
+def test_lists_become_arrays() -> None:
+    classes = cx.Classes([[1.0, 2.0], [3.0, 4.0]], [0.0, 1.0])
+    assert classes.vectors.shape == (2, 2)
+    assert classes.biases.tolist() == [0, 1]
 
 
 def test_small_functions() -> None:

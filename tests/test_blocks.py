@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from candax.base import Classes
-from candax.blocks import Block, block_starts, streaming_evaluate, streaming_log_normalizer, streaming_top_k, walk
+from candax.blocks import (
+    Block,
+    block_starts,
+    streaming_evaluate,
+    streaming_log_normalizer,
+    streaming_sample,
+    streaming_top_k,
+    walk,
+)
 
 
 def make(num_classes, num_valid=None, *, dim=16, batch=6, scale=1.0, biases=True, dtype=jnp.float32, seed=0):
@@ -141,3 +149,22 @@ def test_wrong_sizes_are_refused():
         streaming_log_normalizer(embeddings, classes, block_size=0)
     with pytest.raises(ValueError, match="k is"):
         streaming_top_k(embeddings, classes, -1)
+
+
+def test_a_class_can_be_drawn_against_odds_of_e_to_the_17():
+    """Among 2^18 draws, with a key found by trial, one has noise of 18.7; noise with steps of 2^-23 ends at 15.9."""
+    num_classes = 2**14
+    likely = jnp.zeros(num_classes).at[-1].set(17.0)
+    classes = Classes(jnp.zeros((num_classes, 1)), likely)
+    ids = jax.jit(streaming_sample, static_argnames="block_size")(
+        jax.random.key(711), jnp.zeros((16, 1)), classes, block_size=num_classes
+    )
+    assert sorted(ids.tolist())[:2] == [5889, num_classes - 1]
+
+
+@pytest.mark.parametrize("k", [0, 1, 16])
+def test_no_examples(k):
+    embeddings, classes = make(5000, batch=0)
+    scores, ids, log_normalizer = streaming_evaluate(embeddings, classes, k, block_size=2500)
+    assert scores.shape == ids.shape == (0, k)
+    assert log_normalizer.shape == streaming_sample(jax.random.key(0), embeddings, classes).shape == (0,)

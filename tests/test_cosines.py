@@ -25,7 +25,8 @@ def test_gradient_is_that_of_the_quotient():
 
 
 def test_rows_without_length_are_zeros_without_gradient():
-    rows = jnp.array([[0.0, 0.0], [1e-30, 0.0], [jnp.nan, 1.0], [3.0, 4.0]])
+    rows = jnp.array([[0.0, 0.0], [1e-30, 0.0], [jnp.nan, 1.0], [3.0, 4.0], [-3e38, 3e38]])
+    np.testing.assert_allclose(unit(rows)[4], [-(0.5**0.5), 0.5**0.5], rtol=1e-6)  # though its square overflows
     np.testing.assert_allclose(unit(rows)[:3], 0)
     gradient = jax.grad(lambda rows: jnp.sum(unit(rows) ** 2 + unit(rows)))(rows)
     np.testing.assert_array_equal(gradient[:3], 0)

@@ -5,15 +5,45 @@ size [B] into all-to-all exchanges when the samples are sharded over devices.
 """
 
 import functools
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import SampledLogits
+from candax.base import Loss, SampledLogits
+
+_INNER = "made_of_loss"
 
 Reduction: TypeAlias = Literal["sum", "mean"]
+
+
+def made_of(made: Loss, loss: Loss) -> Loss:
+    """``made``, which is said to be made of ``loss``: what must hold for a loss must hold where it is wrapped, too."""
+    vars(made)[_INNER] = loss
+    return made
+
+
+def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The loss that others were made of, and the keywords that it is called with.
+
+    Example:
+        >>> from functools import partial
+        >>> import candax as cx
+        >>> loss = cx.losses.each_label(partial(cx.losses.css, complement="redraw"))
+        >>> found, keywords = innermost(loss)
+        >>> found is cx.losses.css, keywords
+        (True, {'complement': 'redraw'})
+    """
+    keywords: dict[str, Any] = {}
+    while True:
+        if isinstance(loss, functools.partial):
+            keywords, loss = {**loss.keywords, **keywords}, loss.func
+        elif (inner := getattr(loss, _INNER, None)) is not None:
+            loss = inner
+        else:
+            return loss, keywords
 
 
 def minus_log_expected_count(

@@ -111,9 +111,9 @@ def d_softmax_b(
     if not 0 < share <= 1:
         raise ValueError(f"expected 0 < share <= 1, the share of examples with a loss between classes, got {share!r}.")
     batch_size = logits.true.shape[0]
-    number = max(1, round(share * batch_size))
+    number = min(max(1, round(share * batch_size)), batch_size)
     some = jax.tree.map(lambda field: field[:number], logits)
-    between = jnp.pad(batch_size / number * _between(some, scale, corrected), (0, batch_size - number))
+    between = jnp.pad(batch_size / max(number, 1) * _between(some, scale, corrected), (0, batch_size - number))
     return zero_without_labels(_within(logits, end_point, scale) + between, logits.true_mask)
 
 

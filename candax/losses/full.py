@@ -55,6 +55,7 @@ def full_softmax(
         >>> [round(float(loss), 4) for loss in losses]  # log 4, and nothing to predict
         [1.3863, 0.0]
     """
+    _check_widths(embeddings, labels, classes)
     dtype = accumulator_dtype(embeddings, classes)
     embeddings, vectors = (as_scored(rows, classes.normalized) for rows in (embeddings, classes.vectors))
     labels = labels.astype(jnp.int32)
@@ -76,10 +77,11 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
     Args:
         loss: any loss on ``SampledLogits``.
         num_classes: valid classes, for losses that use their number (``ranking``) and tables with padding rows; None:
-            as many as rows.
+            as many as the head has that it is given to, and as rows where it is called by itself.
 
     Returns:
-        ``(embeddings, labels, classes) -> losses`` as ``full_softmax``.
+        ``(embeddings, labels, classes) -> losses`` as ``full_softmax``: labels int32[B, T], and NaN for one that is
+        out of range.
 
     Example:
         >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))
@@ -92,6 +94,13 @@ def over_all_classes(loss: Loss, *, num_classes: int | None = None) -> Callable[
     return partial(_over_all_classes, loss, num_classes)
 
 
+def of_number(loss: Callable[..., Any], num_classes: int) -> Callable[..., Any]:
+    """A loss over all classes that is told their number, if it was made without it."""
+    if isinstance(loss, partial) and loss.func is _over_all_classes and loss.args[1] is None:
+        return partial(_over_all_classes, loss.args[0], num_classes)
+    return loss
+
+
 def scores_all_classes(loss: Callable[..., Any]) -> bool:
     """Whether a loss takes (embeddings, labels, classes) and no candidates."""
     return getattr(loss, "func", loss) in (full_softmax, _over_all_classes)
@@ -100,21 +109,32 @@ def scores_all_classes(loss: Callable[..., Any]) -> bool:
 def _over_all_classes(
     loss: Loss,
     num_classes: int | None,
-    embeddings: Float[Array, "B dim"],
-    labels: Int[Array, "B T"],
+    embeddings: Float[Array, "..."],  # of shapes that are checked in words
+    labels: Int[Array, "..."],
     classes: Classes,
     more_labels: Int[Array, "M 2"] | None = None,
 ) -> Float[Array, " B"]:
+    _check_widths(embeddings, labels, classes)
     logits = all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes)
     if more_labels is not None:
         logits = _with_more_labels(logits, more_labels)
-    return loss(logits)
+    return jnp.where(((labels < -1) | (labels >= classes.num_valid)).any(axis=1), jnp.nan, loss(logits))
+
+
+def _check_widths(embeddings: Array, labels: Array, classes: Classes) -> None:
+    """Raises ValueError for arrays whose axes do not fit each other."""
+    width = classes.vectors.shape[1]
+    if embeddings.ndim != 2 or embeddings.shape[1] != width or labels.ndim != 2 or len(labels) != len(embeddings):
+        raise ValueError(
+            f"expected embeddings [B, {width}], as wide as class vectors, and labels [B, T], -1 where there is none; "
+            f"got {list(embeddings.shape)} and {list(labels.shape)}. One label per example is labels[:, None]."
+        )
 
 
 def _with_more_labels(logits: SampledLogits, more_labels: Int[Array, "M 2"]) -> SampledLogits:
     """With pairs of an example and one of its further labels; -1 pads."""
     examples, ids = more_labels.T
-    rows = jnp.where(ids >= 0, examples, len(logits.hits))  # pads lie beyond the batch
+    rows = jnp.where((ids >= 0) & (examples >= 0), examples, len(logits.hits))  # pads lie beyond the batch
     return dataclasses.replace(
         logits,
         more_hits=jnp.zeros_like(logits.hits).at[rows, ids].set(True, mode="drop"),

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from candax.alike import made_once
 from candax.base import Loss, SampledLogits
 from candax.checks import checked
-from candax.losses.common import number_of_labels
+from candax.losses.common import made_of, number_of_labels
 
 
 @checked
@@ -36,4 +36,4 @@ def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
     def of_labels(logits: SampledLogits) -> Float[Array, " B"]:
         return loss(logits) * number_of_labels(logits)
 
-    return of_labels
+    return made_of(of_labels, loss)

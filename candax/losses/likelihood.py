@@ -44,10 +44,9 @@ def css(logits: SampledLogits, *, complement: Complement = "drop", num_kept: int
       (w = 1 / b(d)). Classes that are summed explicitly are candidates with log expected count 0.
     * "redraw": for each example the first ``num_kept`` samples that are no hits, the same as drawing from
       ``q(d) / (1 - q(Y))`` over the complement: ``w_s = (1 - q(Y)) / (K q(d))``, where K is how many were kept and q(Y)
-      the probability of all true classes of the example. **Only for samplers with replacement**
-      (``sampler.facts.with_replacement``), and with ``num_kept`` only for those whose slots are drawn from one
-      distribution (``sampler.facts.alike``: no mixture, no tail, no shards): q is
-      ``exp(log_expected_count)`` divided by the number of unmasked slots.
+      the probability of all true classes of the example. **Only for samplers whose slots are drawn independently
+      from one distribution** (``sampler.facts.alike``): with replacement, and no mixture, no tail and no shards. Heads
+      refuse others. q is ``exp(log_expected_count)`` divided by the number of unmasked slots.
       Given that K > 0, unbiased for the complement, also where fewer than ``num_kept`` samples are no hits; with
       K = 0, of probability ``q(Y) ** slots``, the sum over the complement counts as 0.
 

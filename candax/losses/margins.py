@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from candax.alike import made_once
 from candax.base import Loss, Margin, SampledLogits
 from candax.checks import checked
+from candax.losses.common import made_of
 
 
 @checked
@@ -41,7 +42,7 @@ def with_margin(margin: Margin, loss: Loss) -> Loss:
     def loss_with_margin(logits: SampledLogits) -> Float[Array, " B"]:
         return loss(margin(logits))
 
-    return loss_with_margin
+    return made_of(loss_with_margin, loss)
 
 
 @checked

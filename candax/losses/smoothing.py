@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from candax.alike import made_once
 from candax.base import Loss, SampledLogits
 from candax.checks import check_rate, checked
-from candax.losses.common import mean_over_labels, reduce_over_samples, without_hits
+from candax.losses.common import made_of, mean_over_labels, reduce_over_samples, without_hits
 
 
 @checked
@@ -52,4 +52,4 @@ def with_smoothing(loss: Loss, smoothing: float) -> Loss:
         drawn = jnp.any(keep, axis=1) & jnp.any(logits.true_mask, axis=1)
         return loss(logits, **options) + smoothing * jnp.where(drawn, true - sampled, 0.0)
 
-    return loss_with_smoothing
+    return made_of(loss_with_smoothing, loss)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.checks import check_positive, checked
 from candax.rows.lookups import lookup_in, whole
-from candax.rows.tables import placement, table_of
+from candax.rows.tables import num_rows, placement, table_of
 
 default_embed_init = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
@@ -67,8 +67,8 @@ class Embed(nnx.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """Rows of the table, padding included; more after a head that shares it has grown."""
-        return self.embedding.shape[0]
+        """Rows of the table, without padding; more after a head that shares it has grown."""
+        return num_rows(self.embedding)
 
     @property
     def features(self) -> int:
@@ -81,7 +81,11 @@ class Embed(nnx.Module):
         return rows if self.dtype is None else rows.astype(self.dtype)
 
     def attend(self, query: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
-        """Products with every row, ``query @ embedding.T``: a use of the whole table, whose gradient is dense."""
+        """Products with every row, ``query @ embedding.T``: a use of the whole table, whose gradient is dense.
+
+        There are none with the rows by which a table over shards is padded.
+        """
         table = whole(self, "embedding")
         dtype = jnp.promote_types(query.dtype, table.dtype) if self.dtype is None else self.dtype
-        return jnp.asarray(query, dtype) @ table.T.astype(dtype)
+        products = jnp.asarray(query, dtype) @ table.T.astype(dtype)
+        return products[..., : self.num_embeddings]

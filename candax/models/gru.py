@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from candax.checks import check_positive, checked
 from candax.models.head import Head
-from candax.rows import Table
+from candax.models.output_layer import table_of_words
 from candax.rows.lookups import lookup_in
 
 Activation: TypeAlias = Literal["tanh", "sigmoid"]
@@ -68,12 +68,12 @@ class GRULanguageModel(nnx.Module):
         check_positive("hidden_dim", hidden_dim)
         if not init_scale > 0:
             raise ValueError(f"expected init_scale > 0, got {init_scale}.")
-        word_dim = head.vectors.shape[1]
+        self.words = table_of_words(head, self)
+        word_dim = self.words.shape[1]
 
         def uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32, **_: Any) -> Array:
             return jax.random.uniform(key, shape, dtype, -init_scale, init_scale)
 
-        self.words: Table = head.vectors
         self.cell = nnx.GRUCell(
             word_dim,
             hidden_dim,

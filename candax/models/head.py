@@ -1,6 +1,7 @@
 """The head: an output layer with a sampler and a loss."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.output_layer import OutputLayer, class_vectors, lengthened, log_prior
 from candax.models.predictions import check_reduction, predictions
-from candax.models.sampled import check_sampler_and_loss, loss_over_all, reads_vectors
+from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss_over_all, reads_vectors
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
 from candax.rows.slots import lagging, settle
@@ -73,7 +74,7 @@ class Head(OutputLayer):
             ``negative_sampling``) learn little else for long.
         normalized: logits are cosines, for margins (``cx.losses.arcface``).
         transform: of each logit before the loss and in all predictions, such as ``lambda o: 30 * jnp.tanh(o / 30)``.
-        block_size: of ``cx.sampled_loss``.
+        block_size: of ``cx.sampled_loss``; for all classes give ``partial(full_softmax, block_size=...)`` as the loss.
         dtype: of vectors and biases; logits are accumulated in float32.
         mesh: devices over which class rows are dealt, along its axis ``axis``; predictions may lie over its other axes.
             With ``table`` it is that of the table.
@@ -120,6 +121,7 @@ class Head(OutputLayer):
         check_positive("num_classes", num_classes)
         check_positive("dim", dim, optional=True)
         check_positive("block_size", block_size, optional=True)
+        check_has_blocks(sampler, block_size)
         if loss is None:
             loss = full_softmax if sampler is None else sampled_softmax
         if normalized and biases:
@@ -175,11 +177,13 @@ class Head(OutputLayer):
             sampler = self._given[0]
         if loss is self.loss_function:
             loss = self._given[1]
-        check_sampler_and_loss(sampler, loss)
-        self._given = sampler, loss
+        given = sampler, loss
         if self.placement is not None and sampler is not None:
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
-        self.sampler, self.loss_function = sampler, _after(self.transform, loss)
+        check_sampler_and_loss(sampler, loss)  # of shards: their slots are not alike where the whole sampler's are
+        transformed = _after(self.transform, loss)
+        self._given = given
+        self.sampler, self.loss_function = sampler, transformed
         computed = isinstance(self.vectors, ComputedVectors)
         if sampler is not None and computed and reads_vectors(sampler, self.num_classes):
             self.vectors.keep()
@@ -234,6 +238,8 @@ class Head(OutputLayer):
         check_reduction(reduction)
         if np.ndim(h) and not isinstance(self.vectors, ComputedVectors) and h.shape[-1] != self.dim:
             raise ValueError(f"expected embeddings [..., {self.dim}], as wide as class vectors, got {list(h.shape)}.")
+        if runs is not None:
+            _check_runs(runs, h, labels)
         sizes = {"num_classes": self.num_classes, "num_valid": self.num_classes}
         flat = predictions(
             h, labels, **sizes, where=where, weights=weights, are_distinct=runs is not None, more_labels=more_labels
@@ -241,7 +247,8 @@ class Head(OutputLayer):
         if self.sampler is None:
             if return_draw:
                 raise ValueError("expected a sampler with return_draw=True, got a head without one.")
-            return flat.reduce(loss_over_all(flat, self._differentiable(), self.loss_function), reduction)
+            losses = loss_over_all(flat, self._differentiable(), self.loss_function, self.num_classes)
+            return flat.reduce(losses, reduction)
         computed = isinstance(self.vectors, ComputedVectors)
         state = self.state
         assert state is not None
@@ -326,6 +333,16 @@ class Head(OutputLayer):
             self.deterministic = deterministic
 
 
+def _check_runs(runs: Any, h: Any, labels: Any) -> None:
+    places, shape = np.shape(runs), np.shape(labels)
+    fits = len(places) == 2 and len(shape) == 2 and shape[0] == math.prod(places) and shape[1] and shape[1] % 2 == 0
+    if not fits or np.ndim(h) != 2:
+        raise ValueError(
+            "expected runs [R, L] with embeddings [R L, dim] and labels [R L, 2 w], w neighbours on either side of "
+            f"each place; got runs {list(places)}, embeddings {list(np.shape(h))} and labels {list(shape)}."
+        )
+
+
 def _check_counts(counts: Any, num_classes: int) -> None:
     if counts is None:
         return
@@ -346,13 +363,24 @@ def _after(transform: Transform | None, loss: Callable[..., Any]) -> Callable[..
     if transform is None:
         return loss
 
+    def where(mask: Array, logits: Array) -> Array:
+        # What is masked holds zeros, where a root has no finite gradient, and NaN would come back out of it.
+        return jnp.where(mask, transform(jnp.where(mask, logits, 1.0)), 0.0)
+
     def transformed(logits: SampledLogits) -> SampledLogits:
-        return dataclasses.replace(logits, true=transform(logits.true), sampled=transform(logits.sampled))
+        counts = jnp.any(logits.true_mask, axis=1, keepdims=True)
+        sampled = where(logits.sampled_mask & counts, logits.sampled)
+        return dataclasses.replace(logits, true=where(logits.true_mask, logits.true), sampled=sampled)
 
     if not scores_all_classes(loss):
         return with_margin(transformed, loss)
     if getattr(loss, "func", loss) is not full_softmax:
         raise ValueError(
             "expected full_softmax or a loss on candidates with transform=; of over_all_classes(loss) transform inside."
+        )
+    if getattr(loss, "keywords", {}).get("block_size") is not None:
+        raise ValueError(
+            "expected full_softmax without block_size with transform=, got one in blocks, which score logits as they "
+            "are: leave block_size out and hold all logits at once, or take a sampler."
         )
     return over_all_classes(with_margin(transformed, subset_softmax))

@@ -12,8 +12,8 @@ from candax.checks import check_positive, check_rate, checked
 from candax.models.dropout import Dropout
 from candax.models.head import Head
 from candax.models.lstm import LSTMLayer
+from candax.models.output_layer import table_of_words
 from candax.models.transformer import Block, SequenceEncoder
-from candax.rows import Table
 from candax.rows.lookups import lookup_in
 
 
@@ -81,8 +81,8 @@ class LSTMLanguageModel(nnx.Module):
         check_positive("num_streams", num_streams)
         check_positive("num_layers", num_layers)
         check_rate("dropout", dropout)
-        dim = head.vectors.shape[1]
-        self.words: Table = head.vectors
+        self.words = table_of_words(head, self)
+        dim = self.words.shape[1]
         self.layers = nnx.List([LSTMLayer(dim, rngs=rngs) for _ in range(num_layers)])
         self.dropouts = nnx.List([Dropout(dropout, rngs=rngs) for _ in range(num_layers + 1)])
         self.carry, self.deterministic = carry, False

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from candax.checks import check_rate, checked
 from candax.models.dropout import Dropout
 from candax.models.head import Head
+from candax.models.output_layer import table_of_words
 from candax.rows import Table
 from candax.rows.lookups import lookup_in
 
@@ -101,7 +102,7 @@ class LinkEncoder(nnx.Module):
     ) -> None:
         near = getattr(head.vectors, "function", None)
         self.near = isinstance(near, NearEntities)
-        self.entities: Table = near.entities if isinstance(near, NearEntities) else head.vectors
+        self.entities = near.entities if isinstance(near, NearEntities) else table_of_words(head, self)
         dim = self.entities.shape[1]
         if num_kinds < 1 or (product in ("complex", "rotation") and dim % 2):
             raise ValueError(
@@ -148,7 +149,11 @@ class LinkEncoder(nnx.Module):
         return jnp.concatenate([a * c - b * d, a * d + b * c], axis=1)
 
     def sizes(self, rows: Float[Array, "B dim"]) -> Float[Array, "B parts"]:
-        """Absolute values of the coordinates of entities or relations: of complex ones, where they are."""
+        """Absolute values of the coordinates of entities or relations: with "complex", those of the complex numbers.
+
+        With "rotation" the relations are angles, and of the entities the real and the imaginary parts count each by
+        itself.
+        """
         if self.product != "complex":
             return jnp.abs(rows)
         a, b = jnp.split(rows, 2, axis=1)

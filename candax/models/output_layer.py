@@ -131,7 +131,7 @@ class OutputLayer(nnx.Module):
         """
         h, classes = self._checked(h), self.whole()
         labels = integer_ids(labels, "labels")
-        flat = predictions(h, labels, num_classes=classes.num_classes, num_valid=self.num_classes)
+        flat = predictions(h, labels, num_classes=None, num_valid=self.num_classes)
         embeddings, ids = h.reshape(-1, h.shape[-1]), labels.reshape(flat.labels.shape)
         ids = jnp.where(ids < self.num_classes, ids, classes.num_classes)
         rows = as_scored(lookup(classes.vectors, ids), self.normalized)
@@ -209,6 +209,16 @@ def class_vectors(
             "to the module that makes the table."
         )
     return shared
+
+
+def table_of_words(head: Any, reader: nnx.Module) -> Table:
+    """The table of a head whose class vectors ``reader`` reads as its inputs, too."""
+    if isinstance(head.vectors, ComputedVectors):
+        raise ValueError(
+            f"{type(reader).__name__}: expected a head with a table of class vectors to read inputs from, got one with "
+            "computed vectors. Leave vectors= out, or write an encoder that reads inputs from elsewhere."
+        )
+    return head.vectors
 
 
 def lengthened(numbers: Any, rows: int) -> Any:

@@ -26,7 +26,7 @@ class Predictions(NamedTuple):
         weights: 0 where a prediction does not count.
         invalid: a label is out of range, so that the loss must be NaN.
         shape: of the predictions before.
-        more_labels: pairs (prediction, class) of true classes that have no slot in ``labels``; -1 pads.
+        more_labels: pairs (prediction, class) of true classes that have no slot in ``labels``; both -1 in padding.
     """
 
     embeddings: Float[Array, "B dim"]
@@ -64,7 +64,7 @@ def predictions(
     embeddings: Any,
     labels: Any,
     *,
-    num_classes: int,
+    num_classes: int | None,
     num_valid: Any,
     where: Any = None,
     weights: Any = None,
@@ -73,8 +73,9 @@ def predictions(
 ) -> Predictions:
     """Checks and flattens what a loss is given, see ``cx.sampled_loss``; ValueError where types or shapes do not fit.
 
-    ``num_classes`` are the rows of the output layer, and ``num_valid`` of them are classes. Labels that
-    ``are_distinct`` within each prediction already keep their places.
+    ``num_classes`` are the rows of the output layer, and ``num_valid`` of them are classes. As many labels per
+    prediction are taken for a one-hot array; with None, any number are ids. Labels that ``are_distinct`` within each
+    prediction already keep their places.
     """
     embeddings, labels = jnp.asarray(embeddings), integer_ids(labels, "labels")
     if not jnp.issubdtype(embeddings.dtype, jnp.floating) or embeddings.ndim < 1:
@@ -88,7 +89,8 @@ def predictions(
             f"expected labels of shape {list(shape)}, or {[*shape, 'T']} for T true classes per prediction, beside "
             f"embeddings of shape {list(embeddings.shape)}; got {list(labels.shape)}."
         )
-    if labels.ndim > len(shape) and labels.shape[-1] == num_classes >= _ONE_HOT_FROM:
+    of_classes = num_classes is not None and num_classes >= _ONE_HOT_FROM
+    if of_classes and labels.ndim > len(shape) and labels.shape[-1] == num_classes:
         raise ValueError(
             f"expected labels to be class ids, got an array of shape {list(labels.shape)} whose last axis is as long "
             "as there are classes. One-hot labels become ids by jnp.argmax(labels, axis=-1)."
@@ -123,7 +125,10 @@ def predictions(
 def _check_more_labels(
     more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"]
 ) -> tuple[Int[Array, "M 2"], Bool[Array, " B"]]:
-    """The pairs, -1 in place of those out of range, and which predictions are invalid, by such a pair too."""
+    """The pairs, -1 in place of padding and of those out of range, and which predictions are invalid by such a pair.
+
+    Where the prediction is out of range, it cannot be said which one was meant, and all are invalid.
+    """
     pairs = integer_ids(more_labels, "more_labels")
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(
@@ -131,9 +136,12 @@ def _check_more_labels(
         )
     examples, ids = pairs.T
     report_ids("more_labels", ids, num_valid)
-    wrong = (ids < -1) | (ids >= num_valid) | (examples < -1) | (examples >= len(invalid))
-    rows = jnp.where(wrong & (examples >= 0), examples, len(invalid))
-    return jnp.where(wrong[:, None], -1, pairs), invalid.at[rows].max(wrong, mode="drop")
+    padding = (examples == -1) | (ids == -1)
+    elsewhere = ~padding & ((examples < 0) | (examples >= len(invalid)))
+    wrong = ~padding & ((ids < 0) | (ids >= num_valid))
+    rows = jnp.where(wrong & ~elsewhere, examples, len(invalid))
+    invalid = invalid.at[rows].max(wrong, mode="drop") | elsewhere.any()
+    return jnp.where((padding | elsewhere | wrong)[:, None], -1, pairs), invalid
 
 
 def distinct(labels: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Integer
 
 from candax.base import Classes, KeyArray, Query, Sampler, State
 from candax.checks import checked, described
-from candax.losses.full import full_softmax, scores_all_classes
+from candax.losses.common import innermost
+from candax.losses.full import full_softmax, of_number, scores_all_classes
 from candax.losses.likelihood import css
 from candax.models.predictions import Predictions, check_reduction, predictions
 from candax.models.scoring import VectorsOf, draw_and_score, without_gradient
@@ -60,14 +61,16 @@ def sampled_loss(
         weights: ``float[...]``.
         reduction: "mean", "sum", or "none" for losses of the predictions' shape, times their weights.
         block_size: the most predictions scored at a time, computed again in the backward pass, so that ``[B, S]``
-            logits never exist at once (at least those of one group). None: all at once.
+            logits never exist at once (at least those of one group). None: all at once. Only with a sampler.
         return_draw: return the ``Draw`` too, for ``cx.rows.update_sampler`` and for its ``statistics()``.
         vectors: where class vectors are computed, ``fn(ids[n]) -> [n, dim]``; then ``classes.vectors`` is only what the
             sampler sees, ``jnp.zeros((num_classes, 0))`` for one that looks at none. Among the ids are fillers; a
             function with batch statistics takes ``fn(ids, where)`` and leaves out those where ``where`` is False.
         more_labels: ``[M, 2]``, pairs (number of a prediction, true class) for predictions that have more true classes
             than ``labels`` has slots; ``labels`` must then be a random subset of them. They are no negatives where they
-            are drawn, at little cost for any number of them. -1 pads.
+            are drawn, at little cost for any number of them. Pairs with a -1 are padding. The others must be distinct,
+            and their classes not among the ``labels`` of the prediction: each counts as one label more. A prediction
+            out of range makes all losses NaN.
 
     Returns:
         The loss, float32; with ``return_draw`` the loss and the ``Draw``.
@@ -101,7 +104,8 @@ def sampled_loss(
     if sampler is None:
         if return_draw or vectors is not None:
             raise ValueError("expected a sampler with return_draw and vectors, got sampler=None.")
-        return flat.reduce(loss_over_all(flat, _arrays(classes), loss), reduction)
+        check_has_blocks(sampler, block_size)
+        return flat.reduce(loss_over_all(flat, _arrays(classes), loss, num_classes), reduction)
     if key is None:
         raise ValueError("expected key=, a jax.random.key of this step, to draw candidates with; got none.")
     _check_state(sampler, state, key, classes)
@@ -133,8 +137,11 @@ def reads_vectors(sampler: Sampler, num_classes: int) -> bool:
     return any(var is traced.invars[0] for equation in traced.eqns for var in equation.invars)
 
 
-def loss_over_all(flat: Predictions, classes: Classes, loss: Callable[..., Array]) -> Float[Array, " B"]:
-    """The losses of all predictions by a loss that scores all classes itself."""
+def loss_over_all(
+    flat: Predictions, classes: Classes, loss: Callable[..., Array], num_classes: int
+) -> Float[Array, " B"]:
+    """The losses of all predictions by a loss that scores all classes itself, ``num_classes`` of the rows."""
+    loss = of_number(loss, num_classes)
     if flat.more_labels is None or getattr(loss, "func", loss) is full_softmax:  # which knows no negatives
         return loss(flat.embeddings, flat.labels, classes)
     return loss(flat.embeddings, flat.labels, classes, flat.more_labels)
@@ -150,6 +157,16 @@ def _arrays(classes: Classes) -> Classes:
 def _num_valid(classes: Classes) -> int:
     """The number of valid classes, where it is known while tracing; else that of the rows."""
     return classes.num_classes if isinstance(classes.num_valid, jax.core.Tracer) else int(classes.num_valid)
+
+
+def check_has_blocks(sampler: Sampler | None, block_size: int | None) -> None:
+    """Raises ValueError for blocks of predictions without a sampler, which nothing would be scored in."""
+    if sampler is None and block_size is not None:
+        raise ValueError(
+            f"expected a sampler with block_size={block_size}, the most predictions that are scored at a time, got "
+            "none. For all classes give loss=functools.partial(cx.losses.full_softmax, block_size=...), the most "
+            "classes at a time."
+        )
 
 
 def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) -> None:
@@ -172,12 +189,13 @@ def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) ->
             "expected a sampler with every loss but full_softmax and over_all_classes(...), each of which scores all "
             f"classes itself and takes none: got sampler={sampler} with {described(loss)}."
         )
-    keeps_first = getattr(loss, "func", loss) is css and getattr(loss, "keywords", {}).get("num_kept") is not None
-    if keeps_first and sampler is not None and not sampler.facts.alike:
+    inner, keywords = innermost(loss)
+    redraws = inner is css and keywords.get("complement") == "redraw"
+    if redraws and sampler is not None and not sampler.facts.alike:
         raise ValueError(
-            "expected a sampler whose slots are all drawn from one distribution for css with num_kept, which keeps the "
-            f"first of them: unigram, say, but no mixture, no tail and no shards; got one of {sampler.facts}. Leave "
-            'num_kept out, or take complement="drop", which goes with every sampler.'
+            'expected a sampler whose slots are all drawn from one distribution for css with complement="redraw", '
+            "which counts on it: unigram with replacement, say, but no mixture, no tail and no shards; got one of "
+            f'{sampler.facts}. Take complement="drop", which goes with every sampler.'
         )
 
 

@@ -50,7 +50,7 @@ def draw_and_score(
     )
     candidates = sampler.sample(jax.lax.stop_gradient(state), key_sample, query)
     groups, num_sampled = candidates.ids.shape
-    true_ids = jnp.maximum(labels, 0).reshape(groups, -1)
+    true_ids = jnp.maximum(labels, 0).reshape(groups, labels.size // max(groups, 1))  # an empty batch may have none
     true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
     true = labels if runs is None else runs
     ids = jnp.concatenate([true.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
@@ -150,7 +150,7 @@ def find_hits(labels: Int[Array, "B T"], ids: Int[Array, "G S"]) -> Bool[Array, 
     """Which candidates of its group are labels of each example (labels pad with -1, candidate ids never do)."""
     groups, num_sampled = ids.shape
     batch_size, num_labels = labels.shape
-    labels = labels.reshape(groups, batch_size // groups, num_labels)
+    labels = labels.reshape(groups, batch_size // max(groups, 1), num_labels)
     if num_labels < _SORT_FROM:
         hits = jnp.any(labels[:, :, :, None] == ids[:, None, None, :], axis=2)
     else:
@@ -165,6 +165,8 @@ def find_more_hits(
     more_labels: Int[Array, "M 2"], ids: Int[Array, "G S"], batch_size: int
 ) -> Bool[Array, "batch_size S"]:
     """Which candidates of its group are further true classes of each example, given as pairs (example, class)."""
+    if not batch_size:
+        return jnp.zeros((0, ids.shape[1]), bool)
     examples, labels = more_labels[:, 0], more_labels[:, 1]
     # One set for all needs no copy of it for each pair.
     of_pair = ids if len(ids) == 1 else ids[jnp.maximum(examples, 0) // (batch_size // len(ids))]
@@ -192,14 +194,15 @@ def score(
     """
     batch_size, dim = embeddings.shape
     groups, num_sampled = candidates.ids.shape
-    grouped = embeddings.reshape(groups, batch_size // groups, dim)
+    of_group = batch_size // max(groups, 1)
+    grouped = embeddings.reshape(groups, of_group, dim)
     sampled = jnp.einsum("gbd,gsd->gbs", grouped, sampled_vectors, preferred_element_type=jnp.float32)
     if sampled_biases is not None:
         sampled += sampled_biases[:, None, :]
 
-    def to_examples(of_group: Array) -> Array:
-        shape = (groups, batch_size // groups, num_sampled)
-        return jnp.broadcast_to(of_group[:, None, :], shape).reshape(batch_size, num_sampled)
+    def to_examples(per_group: Array) -> Array:
+        shape = (groups, of_group, num_sampled)
+        return jnp.broadcast_to(per_group[:, None, :], shape).reshape(batch_size, num_sampled)
 
     return SampledLogits(
         true=true,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from candax.checks import check_positive, check_rate, checked
 from candax.models.dropout import Dropout
 from candax.models.head import Head
-from candax.rows import Table
+from candax.models.output_layer import table_of_words
 from candax.rows.lookups import lookup_in
 
 Block: TypeAlias = Literal["ligr", "sasrec"]
@@ -168,8 +168,8 @@ class SequenceEncoder(nnx.Module):
         check_rate("item_dropout", item_dropout)
         if not scale > 0:
             raise ValueError(f"expected scale > 0, got {scale}.")
-        dim = head.vectors.shape[1]
-        self.items: Table = head.vectors
+        self.items = table_of_words(head, self)
+        dim = self.items.shape[1]
         self.scale, self.item_dropout = scale, item_dropout
         rates = {"dropout": dropout, "attention_dropout": attention_dropout}
         self.blocks = nnx.List(

@@ -28,7 +28,7 @@ def _reach(of_places: Float[Array, "R L dim"], window: int, block: int) -> Float
 def _blocks(of_places: Float[Array, "R L last"], block: int) -> Float[Array, "R n block last"]:
     runs, length, last = of_places.shape
     padded = jnp.pad(of_places, ((0, 0), (0, -length % block), (0, 0)))
-    return padded.reshape(runs, -1, block, last)
+    return padded.reshape(runs, padded.shape[1] // block, block, last)
 
 
 def _block_size(window: int) -> int:
@@ -91,7 +91,11 @@ def window_sums(
         [2.0, 5.0, 2.0]
     """
     check_positive("window", window)
-    runs, length, _ = vectors.shape
+    if weights.shape[2] != 2 * window:
+        raise ValueError(
+            f"expected weights [R, L, {2 * window}], for {window} neighbours on either side, got {list(weights.shape)}."
+        )
+    runs, length, dim = vectors.shape
     block = _block_size(window)
     with_centre = jnp.insert(weights, window, 0, axis=-1)
     by_block = _blocks(with_centre, block)
@@ -100,7 +104,7 @@ def window_sums(
     wide = jnp.pad(by_block, ((0, 0), (0, 0), (0, 0), (0, reach + 1 - by_block.shape[3])))
     band = wide.reshape(runs, number, block * (reach + 1))[:, :, : block * reach].reshape(runs, number, block, reach)
     sums = jnp.einsum("rnbw,rnwd->rnbd", band, _reach(vectors, window, block))
-    return sums.reshape(runs, number * block, -1)[:, :length]
+    return sums.reshape(runs, number * block, dim)[:, :length]
 
 
 def score_runs(

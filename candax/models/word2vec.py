@@ -87,5 +87,9 @@ class CBOW(nnx.Module):
         """One embedding per place; 0 where no word stands around it."""
         vectors = lookup_in(self, "words", batch.words)
         inside = jnp.asarray(batch.neighbours).astype(vectors.dtype)
+        if not inside.shape[-1] or inside.shape[-1] % 2:
+            raise ValueError(
+                f"expected neighbours bool[R, L, 2 w], w words on either side of each place, got {list(inside.shape)}."
+            )
         weights = inside / jnp.maximum(jnp.sum(inside, axis=-1, keepdims=True), 1)
         return window_sums(weights, vectors, inside.shape[-1] // 2).reshape(-1, vectors.shape[2])

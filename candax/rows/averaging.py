@@ -9,6 +9,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from candax.checks import checked
 from candax.rows.exact import Exact
+from candax.rows.gradients import wide
+from candax.rows.rounding import to_nearest
 
 
 class AveragedState(NamedTuple):
@@ -35,7 +37,8 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
 
     ``a_t = decay a_{t-1} + (1 - decay) w_t``, from ``a_0 = w_0`` on. What is stored is the lag ``a - w``: while a row
     is not used, w stands still and the lag falls by ``decay`` per step, so that it is brought up to date where the row
-    is updated next. A step with a table of any size costs what its own rows cost, and the average is exact.
+    is updated next. A step with a table of any size costs what its own rows cost, and the average is exact. It is that
+    of the weights as they are stored, also in bfloat16, and is in float32 itself.
 
     ``candax.training.averaged_model`` gives the model with the averages for weights.
 
@@ -69,7 +72,7 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
         )
 
     def init(params: PyTree) -> AveragedState:
-        lag = jax.tree.map(jnp.zeros_like, params)
+        lag = jax.tree.map(lambda leaf: jnp.zeros_like(leaf, wide(leaf.dtype)), params)
         last = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[:1], jnp.int32), params)
         return AveragedState(transformation.init(params), jnp.zeros((), jnp.int32), jnp.float32(decay), last, lag)
 
@@ -79,12 +82,40 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
         updates, inner = transformation.update(updates, state.inner, params)
         step = state.step + 1
         lag = jax.tree.map(
-            lambda lag, last, move: left(lag, step - last, state.decay) - decay * move, state.lag, state.last, updates
+            lambda lag, last, weight, move: left(lag, step - last, state.decay) - decay * _stored(weight, move),
+            state.lag,
+            state.last,
+            params,
+            updates,
         )
         last = jax.tree.map(lambda last: jnp.full_like(last, step), state.last)
         return updates, AveragedState(inner, step, state.decay, last, lag)
 
     return optax.GradientTransformation(init, update)
+
+
+def _stored(weight: Array, move: Array) -> Array:
+    """By how much an update moves a weight, which may be of a narrow type."""
+    if weight.dtype == wide(weight.dtype):
+        return move
+    wider = weight.astype(wide(weight.dtype))
+    return to_nearest(wider + move, weight.dtype) - wider
+
+
+def after_rounding(state: Any, change: Float[Array, "..."]) -> Any:
+    """An optimizer's state, where the rows that it has just updated are stored with this change.
+
+    ``rowwise`` computes in float32 and rounds the new rows of narrow tables; the averages are of what is stored.
+    """
+
+    def followed(node: Any) -> Any:
+        if not isinstance(node, AveragedState):
+            return node
+        # Others than that of the rows are stand-ins.
+        follow = lambda lag: lag - node.decay * change if lag.shape == change.shape else lag  # noqa: E731
+        return node._replace(lag=jax.tree.map(follow, node.lag))
+
+    return jax.tree.map(followed, state, is_leaf=lambda node: isinstance(node, AveragedState))
 
 
 def left(lag: Array, steps: Int[Array, "..."], decay: Float[Array, ""]) -> Array:

@@ -16,10 +16,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from candax.base import KeyArray, State
 from candax.checks import checked
 from candax.rows.adding import Adding, add, can_add
+from candax.rows.averaging import after_rounding
 from candax.rows.elementwise import check_elementwise, refuse_collectors
 from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
-from candax.rows.rounding import Rounding, stochastic_round
+from candax.rows.rounding import Rounding, stochastic_round, to_nearest
 
 # There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With
 # more slots than this, the optimizer works through the used ones in chunks of about half this size.
@@ -143,14 +144,17 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         wider = rows.astype(wide(rows.dtype))
         updates, state = transformation.update(grads.astype(wider.dtype), state, wider)
         new = optax.apply_updates(wider, updates)
-        if rounding == "nearest" or rows.dtype == wider.dtype:
-            return new.astype(rows.dtype), state
+        if rows.dtype == wider.dtype:
+            return new, state
+        if rounding == "nearest":
+            return new.astype(rows.dtype), after_rounding(state, to_nearest(new, rows.dtype) - new)
         if rows.dtype != jnp.bfloat16:
             raise ValueError(f"expected bfloat16 or float32 rows with stochastic rounding, got {rows.dtype}.")
         key, first_row = noise
         if key is None:
             raise ValueError("expected a key of the step with stochastic rounding of a bfloat16 table, got none.")
-        return stochastic_round(key, new, ids + first_row), state
+        rounded = stochastic_round(key, new, ids + first_row)
+        return rounded, after_rounding(state, rounded.astype(new.dtype) - new)
 
     def update(
         grads: RowGradients | Float[Array, "U ..."],

@@ -141,6 +141,9 @@ def value_and_grad(
     def differentiated(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs), is_leaf=_is_node)
         places = [place for place, leaf in enumerate(leaves) if _is_node(leaf)]
+        # What arguments share is filed under the first of them: that has to be one that is differentiated.
+        chosen = {id(args[number]) for number in numbers if -len(args) <= number < len(args)}
+        places.sort(key=lambda place: id(leaves[place]) not in chosen)
         nodes = tuple(leaves[place] for place in places)
         wrt = _numbers_of(args, numbers, nodes)
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from candax.base import KeyArray
@@ -69,3 +70,16 @@ def stochastic_round(
     # A sum could carry a NaN's bits into another number.
     rounded = jax.lax.bitcast_convert_type(kept, jnp.bfloat16)
     return jnp.where(jnp.isfinite(values), rounded, values.astype(jnp.bfloat16))
+
+
+def to_nearest(values: Float[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
+    """Wide numbers as a narrow type stores them, but in the wide type.
+
+    Not by ``astype`` there and back, which XLA leaves out inside ``jit``.
+
+    Example:
+        >>> to_nearest(jnp.array([1.0, 1.001]), jnp.bfloat16).tolist()
+        [1.0, 1.0]
+    """
+    of = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(values, of.nexp, of.nmant)

@@ -153,13 +153,22 @@ def bernoulli(
     def wanted(classes: Classes) -> Float[Array, " num_classes"]:
         valid = jnp.arange(classes.num_classes) < classes.num_valid
         if probability is not None:
-            b = jnp.where(valid, probability(classes).astype(jnp.float32), 0.0)
+            told = jnp.asarray(probability(classes), jnp.float32)
+            if told.shape != valid.shape:
+                raise ValueError(
+                    f"expected a probability for each of {len(valid)} rows from the function given to bernoulli, got "
+                    f"the shape {told.shape}."
+                )
+            b = jnp.where(valid, told, 0.0)
             if not isinstance(b, jax.core.Tracer) and not bool(jnp.all((b >= 0) & (b <= 1))):
                 raise ValueError(f"expected probabilities in [0, 1], got {b}. Check the function given to bernoulli.")
             return b
-        counts = jnp.where(valid, check_counts(classes.counts, "bernoulli", may_be_zero=smoothing > 0) + smoothing, 0.0)
+        counts = check_counts(classes.counts, "bernoulli", may_be_zero=smoothing > 0, num_valid=classes.num_valid)
+        counts, added = (jnp.where(valid, of, 0.0) for of in (counts, jnp.full_like(counts, smoothing)))
+        total = jnp.sum(counts) if classes.total_count is None else classes.total_count
+        counts = counts + added
         if expected is None:
-            return (counts / jnp.sum(counts)) ** power
+            return (counts / (total + jnp.sum(added))) ** power
         weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)
         return probabilities_of_weights(jnp.where(counts > 0, weights, 0.0), expected)
 
@@ -191,7 +200,7 @@ def bernoulli(
     def sample(state: BernoulliState, key: KeyArray, query: Query) -> Candidates:
         keys = jax.random.split(key, count_groups(num_groups, query))
         ids, mask, log_kept = jax.vmap(lambda key: draw_set(state, key, query.classes.num_classes))(keys)
-        drawn = Candidates(ids, jnp.zeros(ids.shape), mask, draw=log_kept)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=log_kept)
         counts = log_expected_count(state, drawn, ids, query)
         return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw=log_kept)
 

@@ -76,7 +76,7 @@ def buckets(
         scores, ids = retriever.search(state, _directions(key, query, groups, num_directions), k)
         found = distinct(jnp.where(scores > -jnp.inf, ids, EMPTY).reshape(groups, -1))
         mask = found.ids != EMPTY
-        return Candidates(jnp.where(mask, found.ids, 0), jnp.zeros(mask.shape), mask, draw=tuple(found))
+        return Candidates(jnp.where(mask, found.ids, 0), jnp.zeros(mask.shape, jnp.float32), mask, draw=tuple(found))
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -84,9 +84,11 @@ def buckets(
         del state
         labels = jnp.where(query.labels >= 0, query.labels, EMPTY).reshape(ids.shape[0], -1)
         known = is_found(Found(*candidates.draw), ids) | is_found(distinct(labels), ids)
-        return jnp.where(known, 0.0, -jnp.inf)
+        return jnp.where(known, jnp.float32(0), -jnp.inf)
 
-    facts = Facts(covers_all=False, draw_independent=False, with_replacement=False, exact=False)
+    facts = Facts(
+        covers_all=False, draw_independent=False, with_replacement=False, exact=False, of_batch=num_groups == 1
+    )
     return alone._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
 
 

@@ -1,5 +1,6 @@
 """Samplers made of samplers: ``mixture``, ``with_tail`` and ``every``."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -42,6 +43,19 @@ def _law_over(parts: Sequence[Sampler]) -> Literal["draw", "index", "batch"]:
     return "batch" if "batch" in over else "index" if "index" in over else "draw"
 
 
+def _of_batch(parts: Sequence[Sampler]) -> bool:
+    return any(part.facts.of_batch for part in parts)
+
+
+def _tells_labels(parts: Sequence[Sampler]) -> bool:
+    """Whether one part follows the batch whose labels are the candidates of another: given the one, the other's are
+    others than their counts say.
+    """
+    return any(
+        one.facts.of_batch and other.facts.law_over == "batch" for one, other in itertools.permutations(parts, 2)
+    )
+
+
 @checked
 @divisible()
 def mixture(parts: Sequence[Sampler]) -> Sampler:
@@ -49,6 +63,9 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
 
     Each part's counts are evaluated on the other parts' ids, too, so they must not depend on the draw. A class that two
     parts return stands in the set twice. A refresh is due when any part is due, and refreshes all parts.
+
+    Counts add where the parts are drawn independently. ``in_batch`` beside a sampler whose one set follows the labels
+    or embeddings of the same batch (``partial_fc``, ``midx``, ``grouped``) is biased, and ``facts.exact`` is False.
 
     Args:
         parts: at least one sampler, each with ``facts.draw_independent`` and with the same number of groups.
@@ -89,7 +106,7 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
             raise ValueError(f"expected the same number of groups in all parts of a mixture, got {groups}.")
         ids = jnp.concatenate([part.ids for part in drawn], axis=1)
         mask = jnp.concatenate([part.mask for part in drawn], axis=1)
-        together = Candidates(ids, jnp.zeros(ids.shape), mask, draw=drawn)
+        together = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=drawn)
         counts = log_expected_count(states, together, ids, query)
         return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw=drawn)
 
@@ -105,8 +122,9 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
         covers_all=any(part.facts.covers_all for part in parts),
         draw_independent=True,
         with_replacement=len(parts) > 1 or parts[0].facts.with_replacement,
-        exact=all(part.facts.exact for part in parts),
+        exact=all(part.facts.exact for part in parts) and not _tells_labels(parts),
         law_over=_law_over(parts),
+        of_batch=_of_batch(parts),
     )
     return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
 
@@ -136,6 +154,9 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
 
     The head's own counts are not used: however its set was chosen, the sum over that set is exact. The numbers of
     groups may differ if one divides the other: the sets of fewer groups are repeated.
+
+    The set must not depend on the tail's draw: with ``in_batch`` as tail and a head whose one set follows the batch
+    (``partial_fc``, ``grouped``), the tail lacks labels that its counts expect, and ``facts.exact`` is False.
 
     Args:
         head: a sampler without replacement, such as ``top_k``.
@@ -185,7 +206,7 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         outside = ~_members(chosen, tail_ids, query.classes.num_classes)
         ids = jnp.concatenate([head_ids, tail_ids], axis=1)
         mask = jnp.concatenate([head_mask, tail_mask & outside], axis=1)
-        union = Candidates(ids, jnp.zeros(ids.shape), mask, draw=(chosen, drawn))
+        union = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=(chosen, drawn))
         counts = log_expected_count(states, union, ids, query)
         return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw=(chosen, drawn))
 
@@ -201,8 +222,9 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         covers_all=tail.facts.covers_all,
         draw_independent=False,
         with_replacement=tail.facts.with_replacement,
-        exact=tail.facts.exact,
+        exact=tail.facts.exact and not _tells_labels((head, tail)),
         law_over=_law_over((head, tail)),
+        of_batch=_of_batch((head, tail)),
     )
     return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
 

@@ -125,7 +125,7 @@ def grouped(
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), falling(score.reshape(groups, -1))], axis=1)
         found = _best(ids, order, num_sampled, query.classes.num_classes)
         filled = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)
-        drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape), filled.mask, (found, filled.log_fill))
+        drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape, jnp.float32), filled.mask, (found, filled.log_fill))
         counts = log_expected_count(state, drawn, drawn.ids, query)
         return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
 
@@ -143,6 +143,7 @@ def grouped(
         with_replacement=False,
         exact=True,
         law_over="draw",
+        of_batch=num_groups == 1,
     )
     return alone._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
 

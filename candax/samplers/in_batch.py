@@ -61,7 +61,7 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
 
     def init(key: KeyArray, classes: Classes) -> Float[Array, " num_classes"]:
         del key
-        counts = check_counts(classes.counts, "in_batch")
+        counts = check_counts(classes.counts, "in_batch", num_valid=classes.num_valid)
         counts = jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, counts, 0.0)
         some = counts > 0
         total = jnp.sum(counts) if classes.total_count is None else classes.total_count
@@ -88,7 +88,7 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         # A shard states the frequencies of its classes among the labels of all shards.
         is_label = labels >= 0 if query.elsewhere is None else (labels >= 0) | of_set(query.elsewhere)
         number = jnp.sum(is_label, axis=1)
-        drawn = Candidates(ids, jnp.zeros(ids.shape), labels >= 0, draw=number)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), labels >= 0, draw=number)
         counts = log_expected_count(state, drawn, ids, query)
         mask = (labels >= 0) & (counts > -jnp.inf)
         return Candidates(jnp.where(mask, ids, 0), jnp.where(mask, counts, 0.0), mask, draw=number)

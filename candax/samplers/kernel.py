@@ -208,7 +208,7 @@ def kernel(
         place = jnp.minimum(jnp.sum(running <= point, axis=1, keepdims=True), last)
         found = jnp.take_along_axis(ids, place, axis=1).reshape(groups, num_sampled)
         found = jnp.clip(found, 0, jnp.maximum(state.num_valid - 1, 0))
-        drawn = Candidates(found, jnp.zeros(found.shape), jnp.ones(found.shape, bool), draw=f)
+        drawn = Candidates(found, jnp.zeros(found.shape, jnp.float32), jnp.ones(found.shape, bool), draw=f)
         return Candidates(found, log_expected_count(state, drawn, found, query), drawn.mask, f)
 
     def log_expected_count(
@@ -220,7 +220,7 @@ def kernel(
         x = state.projected[jnp.where(possible, ids, 0)]
         of_root = jnp.sum(f * state.sums[1], axis=1, keepdims=True)
         chance = jnp.maximum(made.weights(state.tables, f, x), jnp.finfo(jnp.float32).tiny) / of_root
-        return jnp.where(possible, jnp.log(num_sampled) + jnp.log(chance), -jnp.inf)
+        return jnp.where(possible, jnp.log(num_sampled) + jnp.log(chance), -jnp.inf).astype(jnp.float32)
 
     def update(state: KernelTree, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> KernelTree:
         del key
@@ -254,7 +254,7 @@ def kernel(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
     alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
 

@@ -166,7 +166,7 @@ def knn_label(
         del key
         # No order is needed here, so nothing is scored.
         ids, mask = _distinct(index.found(state, query).reshape(count_groups(num_groups, query), -1))
-        return Candidates(ids, jnp.zeros(ids.shape), mask)
+        return Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -176,9 +176,9 @@ def knn_label(
         held = jnp.where(candidates.mask, candidates.ids, -1)
         place = jnp.minimum(jax.vmap(jnp.searchsorted)(jnp.sort(held, axis=1), ids), held.shape[1] - 1)
         known = jnp.take_along_axis(jnp.sort(held, axis=1), place, axis=1) == ids
-        return jnp.where(known, 0.0, -jnp.inf)
+        return jnp.where(known, jnp.float32(0), -jnp.inf)
 
-    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False)
+    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
     return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule, facts)
 
 

@@ -157,7 +157,7 @@ def learned_clusters(
     def sample(state: Generator, key: KeyArray, query: Query) -> Candidates:
         thresholds = cluster_thresholds(state, query)
         ids = draw_classes(state.clusters, thresholds, key, num_sampled)
-        drawn = Candidates(ids, jnp.zeros(ids.shape), jnp.ones(ids.shape, bool), draw=thresholds)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), jnp.ones(ids.shape, bool), draw=thresholds)
         return Candidates(ids, log_expected_count(state, drawn, ids, query), drawn.mask, thresholds)
 
     def log_expected_count(
@@ -190,6 +190,6 @@ def learned_clusters(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
     alone = Sampler(init, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)

@@ -184,7 +184,7 @@ def midx(
         groups = count_groups(num_groups, query)
         thresholds = jax.vmap(integer_thresholds)(_chances(scores, mass(state.cells), groups))
         ids = draw_classes(state.cells, thresholds, key, num_sampled)
-        drawn = Candidates(ids, jnp.zeros(ids.shape), jnp.ones(ids.shape, bool), draw=thresholds)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), jnp.ones(ids.shape, bool), draw=thresholds)
         return Candidates(ids, log_expected_count(state, drawn, ids, query), drawn.mask, thresholds)
 
     def log_expected_count(
@@ -199,7 +199,7 @@ def midx(
         del state
         return build(key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
     alone = Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
 

@@ -75,7 +75,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
         drawn = fill.sample(state, key_fill, query)
         is_free = drawn.mask & ~_is_positive(positives, drawn.ids)
         ids, mask = jax.vmap(_join)(_kept(key_positives, positives, num_sampled), drawn.ids, is_free)
-        joined = Candidates(ids, jnp.zeros(ids.shape), mask, draw=positives)
+        joined = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=positives)
         counts = log_expected_count(state, joined, ids, query)
         return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw=positives)
 
@@ -97,7 +97,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     def refresh(state: State, key: KeyArray, classes: Classes) -> State:
         return fill.refresh(state, key, classes)
 
-    facts = Facts(covers_all=True, draw_independent=True, with_replacement=False)
+    facts = Facts(covers_all=True, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
     return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
 
 

@@ -83,7 +83,7 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         kept = jnp.take_along_axis(ids, place, axis=1)
         # Rounding may land on a slot without weight nevertheless.
         valid = jnp.take_along_axis(log_weights, place, axis=1) > -jnp.inf
-        drawn = Candidates(jnp.where(valid, kept, 0), jnp.zeros(kept.shape), valid, (pool, log_total))
+        drawn = Candidates(jnp.where(valid, kept, 0), jnp.zeros(kept.shape, jnp.float32), valid, (pool, log_total))
         counts = log_expected_count(state, drawn, drawn.ids, query)
         return Candidates(drawn.ids, jnp.where(valid, counts, 0.0), valid, drawn.draw)
 

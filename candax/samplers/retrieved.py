@@ -59,7 +59,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         del key
         scores, ids = retriever.search(state, query, k)
-        return Candidates(ids, jnp.zeros(ids.shape), scores > -jnp.inf, draw=scores)
+        return Candidates(ids, jnp.zeros(ids.shape, jnp.float32), scores > -jnp.inf, draw=scores)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -68,7 +68,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
         returned = (ids[:, :, None] == candidates.ids[:, None, :]) & candidates.mask[:, None, :]
         labels = query.labels.reshape(ids.shape[0], 1, -1)
         known = returned.any(axis=-1) | (ids[:, :, None] == labels).any(axis=-1)
-        return jnp.where(known, 0.0, -jnp.inf)
+        return jnp.where(known, jnp.float32(0), -jnp.inf)
 
     def update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:
         del query

@@ -58,6 +58,8 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
     Source: the hybrid parallel framework of Zhao et al., ANN Softmax (PVLDB 2022), section 3.1.
     """
     check_positive("num_shards", num_shards)
+    if mesh is not None and axis not in mesh.shape:
+        raise ValueError(f"expected a mesh with the axis {axis!r}, got one with {', '.join(map(repr, mesh.shape))}.")
     if mesh is not None and num_shards % mesh.shape[axis]:
         raise ValueError(
             f"expected num_shards to be a multiple of the {mesh.shape[axis]} devices of the axis {axis!r}, got "

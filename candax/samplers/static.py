@@ -84,7 +84,7 @@ def static_sampler(
             return race(key, support, jnp.where(jnp.arange(support.shape[0]) < size, log_prob, -jnp.inf), num_sampled)
 
         def over_stream(key: KeyArray) -> Distinct:
-            return stream(key, lambda key, shape: distribution.draw(state.table, key, shape), num_sampled)
+            return stream(key, lambda key, shape: distribution.draw(state.table, key, shape), num_sampled, size)
 
         if support.shape[0] == num_classes:
             return over_support(key)
@@ -94,14 +94,18 @@ def static_sampler(
         groups = count_groups(num_groups, query)
         if replacement:
             ids = distribution.draw(state.table, key, (groups, num_sampled))
-            drawn = Candidates(ids, jnp.zeros(ids.shape), jnp.ones(ids.shape, bool))
+            drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), jnp.ones(ids.shape, bool))
         else:
             num_classes = query.classes.num_classes
             keys = jax.random.split(key, groups)
             distinct = jax.vmap(lambda key: draw_distinct(state, key, num_classes))(keys)
-            drawn = Candidates(distinct.ids, jnp.zeros(distinct.ids.shape), distinct.mask, draw=distinct.tau)
+            drawn = Candidates(
+                distinct.ids, jnp.zeros(distinct.ids.shape, jnp.float32), distinct.mask, draw=distinct.tau
+            )
         counts = log_expected_count(state, drawn, drawn.ids, query)
-        return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
+        # Where no class has a count, which a compiled init cannot refuse, nothing is drawn.
+        mask = drawn.mask & (counts > -jnp.inf)
+        return Candidates(jnp.where(mask, drawn.ids, 0), jnp.where(mask, counts, 0.0), mask, drawn.draw)
 
     def log_expected_count(
         state: StaticState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -217,7 +221,9 @@ def unigram(
         raise ValueError(f"expected a finite smoothing >= 0, got {smoothing!r}.")
 
     def init(classes: Classes) -> Array:
-        counts = check_counts(classes.counts, "unigram", may_be_zero=smoothing > 0) + smoothing
+        counts = smoothing + check_counts(
+            classes.counts, "unigram", may_be_zero=smoothing > 0, num_valid=classes.num_valid
+        )
         counts = jnp.where(jnp.arange(counts.shape[0]) < classes.num_valid, counts, 0.0)
         # Relative to the largest, so that no power overflows; what underflows was seen and keeps a chance.
         weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)

@@ -62,4 +62,5 @@ def _averages(state: Any) -> list[AveragedState]:
 
 
 def _flat(tree: Any) -> list[tuple[Any, Array]]:
-    return list(nnx.to_flat_state(tree))
+    # For weights that another part of ``optax.multi_transform`` trains there are placeholders.
+    return [(path, leaf) for path, leaf in nnx.to_flat_state(tree) if isinstance(leaf, jax.Array)]

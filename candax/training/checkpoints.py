@@ -77,7 +77,7 @@ class Checkpoints:
         if keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
-        self._identity = None if identity is None else json.loads(json.dumps(identity, default=np.generic.item))
+        self._identity = None if identity is None else _as_json(identity)
         self._lock = None if reads else _alone(self.folder / f".{name}.lock")
         # A reader must not clear away what a run is writing at this moment.
         options = ocp.CheckpointManagerOptions(
@@ -238,7 +238,7 @@ class Checkpoints:
         if self._identity is None or found is None:
             return
         names = sorted(set(found) | set(self._identity))
-        different = [n for n in names if found.get(n) != self._identity.get(n)]
+        different = [n for n in names if not _equal(found.get(n), self._identity.get(n))]
         if different:
             listing = ", ".join(f"{n} was {found.get(n)!r} and is {self._identity.get(n)!r}" for n in different)
             raise ValueError(
@@ -259,6 +259,25 @@ class Checkpoints:
                 "number of classes and the same num_shards (on a mesh the size of its axis, unless it was given), or "
                 "choose another folder."
             )
+
+
+def _as_json(identity: dict[str, Any]) -> dict[str, Any]:
+    """An identity as it is read from a checkpoint; ValueError for anything but JSON values."""
+    found = {}
+    for name, value in identity.items():
+        try:
+            found[name] = json.loads(json.dumps(value, default=np.generic.item))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"expected identity[{name!r}] to be made of numbers, texts, lists and dicts, as JSON is, got "
+                f"{type(value).__name__} ({error}): give its name, say."
+            ) from None
+    return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, NaN to NaN as well."""
+    return bool(one == other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _alone(path: Path) -> BaseFileLock | None:

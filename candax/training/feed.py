@@ -137,6 +137,11 @@ class Feed:
         epoch, index = position["epoch"], position["index"]
         number = source.batches_per_epoch
         while self.num_epochs is None or epoch < self.num_epochs:
+            if number < 1:
+                raise ValueError(
+                    f"expected batches to train on, got {type(source).__name__} with {number} batches_per_epoch: give "
+                    "it more examples, or smaller batches."
+                )
             for at in range(index, number):
                 yield Fed(source[epoch, at], epoch, at, at == number - 1, None)
             epoch, index = epoch + 1, 0
@@ -228,8 +233,9 @@ def on_host(batch: Any, what: str) -> Any:
     """
     is_data = dataclasses.is_dataclass(batch) and not isinstance(batch, type)
     if is_data and len(leaves := jax.tree.leaves(batch)) == 1 and leaves[0] is batch:
-        # A dataclass that JAX does not know yet: all its fields are taken for arrays.
-        jax.tree_util.register_dataclass(type(batch), [field.name for field in dataclasses.fields(batch)], [])
+        # A dataclass that JAX does not know yet: all its fields are taken for arrays, but those that it sets itself.
+        given = [field.name for field in dataclasses.fields(batch) if field.init]
+        jax.tree_util.register_dataclass(type(batch), given, [])
 
     def array(path: Any, leaf: Any) -> Any:
         if isinstance(leaf, jax.Array):

@@ -225,7 +225,9 @@ class _Signals:
     def __enter__(self) -> "_Signals":
         # Python allows signal handlers only in the main thread; in other threads, signals are left to the caller.
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _ASKING}
+            # What is ignored stays so, as SIGINT is for what a shell starts in the background.
+            heeded = [number for number in _ASKING if signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in heeded}
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:

@@ -43,9 +43,21 @@ class MetricsLog:
 
 
 def _complete_records(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     # Whatever follows the last newline was cut off in the middle of a write.
-    return [json.loads(line) for line in lines[:-1] if line]
+    return [_record(line, f"{path}, line {number}") for number, line in enumerate(lines[:-1], 1) if line]
+
+
+def _record(line: bytes, where: str) -> dict[str, Any]:
+    """A line's record; ValueError where it is damaged."""
+    with contextlib.suppress(ValueError):
+        record = json.loads(line.decode())
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            return record
+    raise ValueError(
+        f"{where}: expected a record in JSON with its step, got {line[:60].decode(errors='replace')!r}. The file is "
+        "damaged: delete this line to go on without its record."
+    )
 
 
 class Clock:

@@ -13,13 +13,12 @@ from jaxtyping import Array, Bool, PyTree
 from candax.base import Classes, Query, no_update
 from candax.checks import checked
 from candax.models.head import Head
-from candax.rows.adding import Adding, can_add
+from candax.rows.adding import Adding, can_add, finite
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.differentiate import name_of
 from candax.rows.draws import join
 from candax.rows.exact import Exact
 from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
-from candax.rows.lookups import all_finite
 from candax.rows.rounding import Rounding
 from candax.rows.slots import Slots, attach, detach, slots_of_tables
 from candax.rows.tables import Placement, Table, placement_of
@@ -129,9 +128,8 @@ class Optimizer(nnx.Pytree):
         if self._can_add(rows, tables):
             # A norm would need the sums over equal ids, whose arrays this step does without.
             norm = Gradients(of_params, {}, {}, grads.finite).norm()
-            as_they_came = [of.unsummed for of in rows.values() if isinstance(of, RowGradients) and of.unsummed]
-            finite = [all_finite(of) for _, of in as_they_came]
-            ok = functools.reduce(jnp.logical_and, finite, grads.finite & jnp.isfinite(norm))
+            of_rows = [finite(of) for of in rows.values() if isinstance(of, RowGradients) and of.unsummed]
+            ok = functools.reduce(jnp.logical_and, of_rows, grads.finite & jnp.isfinite(norm))
         else:
             norm = grads.norm()
             ok = grads.finite & jnp.isfinite(norm)

@@ -70,7 +70,7 @@ class Run:
         self.best_checkpoints: Checkpoints | None = None
         self.done = 0
         self.stopped: str | None = None
-        # Best value so far, its step, and the number of measurements since.
+        # Best value so far, its step, the number of measurements since, and name and mode of what is measured.
         self.best: dict[str, Any] = {}
         self.log: MetricsLog
         self.clock: Clock
@@ -101,11 +101,19 @@ class Run:
         about = self.checkpoints.restore(self.model, self.optimizer)
         self.trainer.reload()
         self.done = self._saved = about.step
-        self.best, self._restored = about.validation, about.position
-        self._stated = self.best.get("step")
+        self.best, self._restored = self._of_this_metric(about.validation), about.position
+        # Also of another metric: it is there until the next checkpoint states another one.
+        self._stated = about.validation.get("step")
         if self.best_checkpoints is not None:
             self.best_checkpoints.forget_after(about.step)
         return about.position
+
+    def _of_this_metric(self, best: dict[str, Any]) -> dict[str, Any]:
+        """What a checkpoint says of the best, but none of it where it is of another number or mode."""
+        asked = self.validation
+        if asked is None or asked.best is None or best.get("of", asked.measure_of_best) == asked.measure_of_best:
+            return best
+        return {_UNMEASURED: True} if best.get(_UNMEASURED) else {}
 
     @property
     def position(self) -> dict[str, Any] | None:
@@ -191,10 +199,17 @@ class Run:
         if not self._unrecorded:
             return
         found = jax.device_get(self._unrecorded)
+        names = found[0][1].keys()
+        other = next((aux.keys() for _, aux in found if aux.keys() != names), None)
+        if other is not None:
+            raise ValueError(
+                f"expected loss_fn to return numbers of the same names for all batches, got {sorted(names)} and "
+                f"{sorted(other)}. For what a batch does not have, return 0 or NaN."
+            )
         weights = np.array([float(aux.get(WEIGHT, 1.0)) for _, aux in found])
         share = weights / max(weights.sum(), 1e-30)
         means = {"loss": float(np.dot(share, [float(loss) for loss, _ in found]))}
-        for name in found[0][1]:
+        for name in names:
             if name != WEIGHT:
                 means[name] = float(np.dot(share, [float(aux[name]) for _, aux in found]))
         seconds, rate = self.clock.record(self._examples)
@@ -231,13 +246,13 @@ class Run:
         if asked.best not in found:
             raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
         if asked.better(found[asked.best], self.best.get("value")):
-            self.best = {"step": self.done, "value": found[asked.best], "since": 0}
+            self.best = {"step": self.done, "value": found[asked.best], "since": 0, "of": asked.measure_of_best}
             if self.best_checkpoints is not None:
                 self.wait()
                 self.best_checkpoints.forget_but(self._stated)
                 self._save_in(self.best_checkpoints)
             return
-        self.best = {**self.best, "since": self.best.get("since", 0) + 1}
+        self.best = {**self.best, "since": self.best.get("since", 0) + 1, "of": asked.measure_of_best}
         if asked.patience is not None and self.best["since"] >= asked.patience:
             self.stopped = "patience"
 

@@ -33,7 +33,8 @@ class Validation:
             processes, the numbers of the first one count.
         every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
         best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
-            number returned alone is named "metric". None: there is no best.
+            number returned alone is named "metric". None: there is no best. A run that goes on with another name or
+            ``mode`` looks for its best anew.
         mode: whether the best is the "max" or the "min".
         patience: stop after so many measurements in a row without a better one; None: never.
 
@@ -64,6 +65,11 @@ class Validation:
                 f"best={self.best!r}."
             )
 
+    @property
+    def measure_of_best(self) -> list[str | None]:
+        """What a best value is a value of, as JSON values: values of others cannot be compared with it."""
+        return [self.best, self.mode]
+
     def due(self, done: int, last_of_epoch: bool) -> bool:
         """Whether to measure after so many steps."""
         if self.every == "epoch":
@@ -82,7 +88,10 @@ class Validation:
 
     def _fresh(self) -> Iterator[Any]:
         """The batches; ValueError where there are none."""
-        batches: Any = self.batches() if callable(self.batches) else self.batches
+        # As in ``fit``: what can be called as well, such as a loader with a ``__call__``, is iterated.
+        batches: Any = self.batches
+        if callable(batches) and not isinstance(batches, Iterable):
+            batches = batches()
         if not isinstance(batches, Iterable):
             raise ValueError(f"expected iterable validation batches, got {type(batches).__name__}.")
         empty = True
@@ -136,7 +145,7 @@ def mean_over(of_batch: Callable[[Any, Any], dict[str, Any]]) -> Metric:
             count; it is compiled by ``nnx.jit``.
 
     Returns:
-        ``metric(model, batches) -> {name: sum(w v) / sum(w)}``.
+        ``metric(model, batches) -> {name: sum(w v) / sum(w)}``; NaN where all weights are 0.
 
     Example:
         >>> import candax as cx
@@ -168,6 +177,8 @@ def mean_over(of_batch: Callable[[Any, Any], dict[str, Any]]) -> Metric:
         for batch in batches:
             for name, parts in sums(model, batch).items():
                 totals[name] = totals.get(name, np.zeros(2)) + np.array([float(part) for part in parts])
-        return {name: float(np.float32(value / max(weight, 1e-30))) for name, (value, weight) in totals.items()}
+        return {
+            name: float(np.float32(value / weight)) if weight else math.nan for name, (value, weight) in totals.items()
+        }
 
     return metric

@@ -109,6 +109,8 @@ def rank_1(
 
     Source: identification in Kemelmacher-Shlizerman et al., The MegaFace Benchmark (2016), at rank 1.
     """
+    if not len(probes):
+        raise ValueError("expected probes, got none: there is nothing of which to give a share.")
     if not len(distractors):
         raise ValueError("expected distractors, got none: without them every probe is identified.")
     gallery = Classes(jnp.asarray(distractors), None, None, jnp.int32(len(distractors)), normalized=True)

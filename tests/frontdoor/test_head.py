@@ -190,6 +190,10 @@ def test_an_embed_takes_the_values_of_nnx_embed_and_gives_them_back():
     assert isinstance(ours.embedding, cx.rows.Table)
     np.testing.assert_array_equal(ours(jnp.array([3, 8])), theirs(jnp.array([3, 8])))
     np.testing.assert_allclose(ours.attend(jnp.ones((2, 3))), theirs.attend(jnp.ones((2, 3))), rtol=1e-6)
+    padded = cx.Embed(9, 3, num_shards=4, rngs=nnx.Rngs(1))
+    padded.embedding[:9] = ours.embedding[...]
+    np.testing.assert_array_equal(padded.attend(jnp.ones((2, 3))), ours.attend(jnp.ones((2, 3))))
+    assert (padded.num_embeddings, padded.embedding.shape) == (9, (12, 3))
     nnx.update(theirs, nnx.state(cx.Embed(9, 3, rngs=nnx.Rngs(2))))
     assert theirs(jnp.array([1])).shape == (1, 3)
     same = cx.Embed(9, 3, rngs=nnx.Rngs(0))

@@ -13,6 +13,7 @@ import candax as cx
 
 CLASSES, SLOTS = 12, 2
 LABELS = [[3, 7, 9, 10], [5, 1, 2, 11], [4, 6, 0, 8]]
+ALL_CLASSES = cx.losses.over_all_classes(cx.losses.one_vs_all)
 LOSSES = {
     "one_vs_all": cx.losses.one_vs_all,
     "negative_sampling": cx.losses.negative_sampling,
@@ -71,7 +72,7 @@ def test_the_mean_over_kept_labels_is_the_loss_of_all(name, options):
 
 
 def test_over_all_classes():
-    loss = cx.losses.over_all_classes(cx.losses.one_vs_all)
+    loss = ALL_CLASSES
     some = [loss_of(loss, labels, more) for labels, more in subsets()]
     np.testing.assert_allclose(np.mean(some, axis=0), loss_of(loss, LABELS), rtol=1e-5)
 
@@ -91,6 +92,15 @@ def test_what_is_wrong_is_said_or_nan():
     for wrong in [(1, CLASSES), (1, -2)]:
         found = loss_of(loss, LABELS, np.array([wrong]), sampler=sampler)
         assert np.isnan(found).tolist() == [False, True, False]
+    for nowhere in [(len(LABELS), 0), (-2, 0)]:
+        assert np.isnan(loss_of(loss, LABELS, np.array([nowhere]), sampler=sampler)).all()
+
+
+def test_a_pair_with_a_minus_one_is_padding():
+    for loss, sampler in [(cx.losses.one_vs_all, cx.samplers.log_uniform(9)), (ALL_CLASSES, None)]:
+        wanted = loss_of(loss, LABELS, np.array([(-1, -1)]), sampler=sampler)
+        for pad in [(-1, 0), (1, -1), (len(LABELS), -1), (-1, CLASSES)]:
+            np.testing.assert_array_equal(loss_of(loss, LABELS, np.array([pad]), sampler=sampler), wanted)
 
 
 def test_a_head_takes_none_at_all_as_nothing():

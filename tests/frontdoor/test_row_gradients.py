@@ -230,6 +230,26 @@ def test_a_whole_table_without_a_gradient_leaves_row_gradients():
     assert isinstance(grads.rows["words.embedding"], RowGradients)
 
 
+def test_what_arguments_share_has_its_gradient_wherever_it_is_differentiated():
+    """In one argument it stands before, in the other one after what is differentiated."""
+    words, layer = cx.Embed(5, 2, rngs=nnx.Rngs(0)), nnx.Linear(2, 2, rngs=nnx.Rngs(1))
+    pair = nnx.Dict(words=words, layer=layer)
+
+    def loss(before, words, layer, after):
+        return jnp.sum(before["layer"](words(jnp.array([3, 1, 3]))) * layer(after["words"](jnp.array([1, 2, 2]))))
+
+    value, whole = cx.value_and_grad(loss)(pair, words, layer, pair)
+    other, (of_words, of_layer) = cx.value_and_grad(loss, argnums=(1, -2))(pair, words, layer, pair)
+    assert value == other
+    expected = named(whole)
+    assert_close(
+        {f"words.{name}": of for name, of in named(of_words).items()},
+        {"words.embedding": expected.pop("words.embedding")},
+    )
+    assert_close({f"layer.{name}": of for name, of in named(of_layer).items()}, expected)
+    assert all(np.any(of) for of in named(of_layer).values())
+
+
 def test_row_gradients_of_plain_pytrees_are_those_of_jax():
     key = jax.random.key(1)
     tables = {"words": jax.random.normal(key, (NUM, DIM)), "classes": [jnp.ones((NUM, DIM)) / 9, jnp.zeros(NUM)]}

@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,6 +50,8 @@ def test_b_has_the_loss_between_classes_of_a_share_of_the_batch():
     got = losses.d_softmax_b(logits, share=0.1, scale=2.0)  # one of three examples
     np.testing.assert_allclose(got[1:], within[1:], rtol=1e-6)
     assert float(got[0]) == pytest.approx(float(within[0] + 3 * (whole[0] - within[0])), rel=1e-5)
+    nobody = jax.tree.map(lambda field: field[:0], logits)
+    assert losses.d_softmax_b(nobody).shape == (0,)
 
 
 def test_errors_say_what_is_out_of_range():

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import candax as cx
 from candax.base import Classes
 from candax.losses import css, ranking, sampled_softmax, subset_softmax
 from candax.losses.full import full_softmax, over_all_classes
@@ -170,6 +171,8 @@ def test_over_all_classes_a_ranking_knows_the_number_of_valid_classes():
     labels = jnp.array([[3]])
     got = over_all_classes(ranking, num_classes=10)(jnp.ones((1, 2)), labels, classes)
     assert float(got[0]) == pytest.approx(9 * np.log(10), rel=1e-5)  # log(1 + e^log(9)) for each of 9 others
+    told = cx.sampled_loss(jnp.ones((1, 2)), labels, classes, sampler=None, loss=over_all_classes(ranking))
+    assert float(told) == pytest.approx(9 * np.log(10), rel=1e-5)
 
 
 @pytest.mark.parametrize("block_size", [None, 128])
@@ -204,8 +207,18 @@ def test_a_frequent_label_counts_as_often_as_it_occurs_in_narrow_tables(block_si
 @pytest.mark.parametrize("label", [3, 4, 70_000, -2])
 def test_a_label_out_of_range_is_nan_and_of_its_example_alone(label):
     classes = Classes(jnp.ones((4, 2)), None, None, jnp.int32(3))
-    found = full_softmax(jnp.ones((2, 2)), jnp.array([[label], [1]]), classes)
-    assert jnp.isnan(found).tolist() == [True, False]
+    for loss in (full_softmax, over_all_classes(css)):
+        found = loss(jnp.ones((2, 2)), jnp.array([[label], [1]]), classes)
+        assert jnp.isnan(found).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("loss", [full_softmax, over_all_classes(css)])
+def test_arrays_that_do_not_fit_are_refused(loss):
+    classes = Classes(jnp.ones((4, 2)))
+    with pytest.raises(ValueError, match=r"expected embeddings \[B, 2\], .* got \[1, 3\] and \[1, 1\]"):
+        loss(jnp.ones((1, 3)), jnp.array([[1]]), classes)
+    with pytest.raises(ValueError, match=r"labels.*\[B, T\].*got.*\[1\]"):
+        loss(jnp.ones((1, 2)), jnp.array([1]), classes)
 
 
 @pytest.mark.parametrize("block_size", [None, 2])

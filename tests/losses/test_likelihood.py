@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -240,11 +241,23 @@ def test_css_refuses_what_cannot_be() -> None:
         losses.css(logits, num_kept=2)
 
 
-def test_only_slots_that_are_alike_can_be_cut() -> None:
-    """Of a mixture the first slots are those of its first part."""
-    loss = partial(losses.css, complement="redraw", num_kept=2)
-    parts = [cx.samplers.uniform(2), cx.samplers.unigram(2)]
-    for sampler in (cx.samplers.mixture(parts), cx.samplers.with_tail(cx.samplers.top_k(2), parts[0])):
+def test_redraw_goes_with_slots_that_are_alike() -> None:
+    """Of a mixture the first slots are those of its first part, and K slots are no K draws from its mean."""
+    first = partial(losses.css, complement="redraw", num_kept=2)
+    all_kept = partial(losses.css, complement="redraw")
+    cosface = losses.with_margin(losses.cosface, losses.each_label(first))
+    wrapped = (losses.with_smoothing(first, 0.1), partial(losses.with_smoothing(losses.css, 0.1), complement="redraw"))
+    parts = [cx.samplers.uniform(3), cx.samplers.unigram(3)]
+    mixture, tail = cx.samplers.mixture(parts), cx.samplers.with_tail(cx.samplers.top_k(2), parts[0])
+    refused = [(mixture, loss, {}) for loss in (first, all_kept, cosface, *wrapped)]
+    shards: dict[str, Any] = {"num_shards": 3}
+    for sampler, loss, options in (
+        *refused,
+        (tail, first, {}),
+        (parts[0], first, shards),
+        (parts[0], all_kept, shards),
+    ):
         with pytest.raises(ValueError, match="expected a sampler whose slots are all drawn from one distribution"):
-            cx.Head(9, 2, sampler=sampler, loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))
-    cx.Head(9, 2, sampler=cx.samplers.unigram(4), loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))
+            cx.Head(9, 2, sampler=sampler, loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0), **options)
+    for loss in (first, cosface, *wrapped):
+        cx.Head(9, 2, sampler=cx.samplers.unigram(4), loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))

@@ -59,6 +59,15 @@ def test_wrong_sizes_are_refused():
         cx.models.LinkEncoder(head, 0, product="sum", rngs=nnx.Rngs(0))
 
 
+@pytest.mark.parametrize("encoder", ["LinkEncoder", "GRULanguageModel", "LSTMLanguageModel", "SequenceEncoder"])
+def test_encoders_that_share_a_table_ask_for_one(encoder):
+    head = cx.Head(NUM, vectors=lambda ids: jnp.ones((len(ids), 4)), rngs=nnx.Rngs(0))
+    sizes = {"LinkEncoder": {"num_kinds": 2}, "GRULanguageModel": {"hidden_dim": 3}}.get(encoder, {})
+    sizes = {"num_streams": 1} if encoder == "LSTMLanguageModel" else sizes
+    with pytest.raises(ValueError, match=f"{encoder}: expected a head with a table"):
+        getattr(cx.models, encoder)(head, **sizes, rngs=nnx.Rngs(0))
+
+
 def test_a_mixture_with_the_labels_of_the_batch_learns_a_graph():
     """In-batch and sampled candidates, corrected for popularity."""
     ring = [cx.data.Triple(f"e{i}", "next", f"e{(i + 1) % NUM}") for i in range(NUM)]

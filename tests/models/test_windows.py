@@ -66,6 +66,28 @@ def test_cbow_averages_the_neighbours():
     np.testing.assert_allclose(model(batch), expected, atol=1e-6)
 
 
+def test_neighbours_stand_on_both_sides():
+    vectors = jnp.ones((1, 3, 1))
+    for number, window in ((3, 1), (2, 2), (4, 1)):
+        with pytest.raises(ValueError, match=rf"expected weights \[R, L, {2 * window}\]"):
+            cx.models.window_sums(jnp.ones((1, 3, number)), vectors, window)
+    batch = SimpleNamespace(words=jnp.array([[1, 2, 3]]), neighbours=jnp.ones((1, 3, 3), bool))
+    with pytest.raises(ValueError, match=r"expected neighbours bool\[R, L, 2 w\]"):
+        cx.models.CBOW(10, 2, rngs=nnx.Rngs(0))(batch)
+    assert cx.models.window_sums(jnp.ones((0, 3, 2)), vectors[:0], 1).shape == (0, 3, 1)
+    assert cx.models.window_sums(jnp.ones((1, 0, 2)), vectors[:, :0], 1).shape == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "embeddings", "labels"),
+    [((1, 3), (3, 4), (3, 3)), ((1, 3), (3, 4), (3,)), ((1, 3), (4, 4), (4, 2)), ((3,), (3, 4), (3, 2))],
+)
+def test_runs_of_other_shapes_are_refused(words, embeddings, labels):
+    head = cx.Head(9, 4, sampler=cx.samplers.uniform(2), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"expected runs \[R, L\]"):
+        head.loss(jnp.ones(embeddings), jnp.ones(labels, jnp.int32), runs=jnp.ones(words, jnp.int32))
+
+
 def test_sizes_below_one_are_refused():
     for kind in (cx.models.CBOW, cx.models.SkipGram):
         with pytest.raises(ValueError, match="expected num_words to be"):

@@ -61,6 +61,24 @@ def test_a_bad_step_writes_nothing(bad):
     assert all(int(leaf) == 0 for leaf in jax.tree.leaves(optimizer.table_states.get_value()))
 
 
+@pytest.mark.parametrize("make", [optax.sgd, adding_sgd])
+def test_what_counts_for_nothing_may_have_a_gradient_of_nan(make):
+    """As that of the length of the zeros which an id of -1 gives."""
+    words = cx.Embed(5, 2, rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(words, make(0.1))
+    before = np.asarray(words.embedding[...])
+
+    @nnx.jit
+    def step(words, optimizer):
+        loss = lambda words: jnp.sum(jnp.linalg.norm(words(jnp.array([3, -1])), axis=-1))  # noqa: E731
+        optimizer.update(words, cx.value_and_grad(loss)(words)[1])
+
+    step(words, optimizer)
+    assert int(optimizer.skipped[...]) == 0
+    np.testing.assert_allclose(words.embedding[3], before[3] * (1 - 0.1 / np.linalg.norm(before[3])), rtol=1e-5)
+    np.testing.assert_array_equal(np.delete(words.embedding[...], 3, 0), np.delete(before, 3, 0))
+
+
 def test_a_step_neither_sorts_nor_copies():
     def compiled(num_rows):
         model = Words(num_rows)

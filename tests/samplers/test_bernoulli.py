@@ -162,3 +162,15 @@ def test_errors(arguments: dict, message: str) -> None:
 def test_bad_probabilities() -> None:
     with pytest.raises(ValueError, match=r"probabilities in \[0, 1\]"):
         bernoulli(probability=lambda classes: classes.counts, num_slots=3).init.__wrapped__(jax.random.key(0), make())
+    with pytest.raises(ValueError, match=r"a probability for each of \d+ rows .* got the shape \(\)"):
+        bernoulli(probability=lambda classes: 0.5, num_slots=3).init.__wrapped__(jax.random.key(0), make())
+
+
+def test_frequencies_in_a_shard_are_those_among_all_classes() -> None:
+    classes = cx.Classes(jnp.zeros((4, 2)), None, jnp.array([8.0, 1, 0.5, 0.5]))
+    query = cx.Query(jnp.zeros((1, 2)), jnp.zeros((1, 1), jnp.int32), classes)
+    sampler = cx.samplers.sharded(bernoulli(num_slots=4, power=1.0), 2)
+    state = sampler.init(jax.random.key(0), classes)
+    drawn = sampler.sample(state, jax.random.key(1), query)
+    counts = jnp.exp(sampler.log_expected_count(state, drawn, jnp.arange(4)[None], query))
+    np.testing.assert_allclose(counts[0], [0.8, 0.1, 0.05, 0.05], rtol=1e-4)

@@ -9,6 +9,7 @@ import pytest
 
 import candax as cx
 from candax.base import Candidates, Query, Sampler, no_update
+from candax.recipes.common.catalog import and_labels
 from candax.samplers import (
     bernoulli,
     every,
@@ -189,3 +190,20 @@ def test_every() -> None:
     for wrong in (0, -2):
         with pytest.raises(ValueError, match="schedule"):
             every(base, wrong)
+
+
+def test_labels_of_the_batch_beside_what_follows_the_batch_are_not_exact() -> None:
+    """Given which labels a batch has, the other part is drawn from them: counts no longer add."""
+    of_labels, follows = cx.samplers.in_batch(), cx.samplers.partial_fc(6)
+    for made in (
+        mixture([of_labels, follows]),
+        with_tail(follows, of_labels),
+        mixture([mixture([follows]), of_labels]),
+    ):
+        assert not made.facts.exact
+    others = cx.samplers.in_batch(num_groups=2), cx.samplers.partial_fc(6, num_groups=2)
+    for right in (mixture([of_labels, uniform(6)]), with_tail(top_k(2), of_labels), mixture(others)):
+        assert right.facts.exact
+    assert mixture([of_labels, follows]).facts.of_batch
+    assert and_labels(follows) is follows
+    assert and_labels(uniform(6)).facts.law_over == "batch"

@@ -87,3 +87,8 @@ def test_a_batch_without_labels_has_no_part_in_a_mixture():
     query = cx.Query(jnp.zeros((2, 2)), jnp.full((2, 1), -1), CLASSES)
     drawn = sampler.sample(state, jax.random.key(1), query)
     np.testing.assert_allclose(drawn.log_expected_count[drawn.mask], 0, atol=1e-6)
+
+
+def test_a_mesh_without_the_axis_is_refused():
+    with pytest.raises(ValueError, match="expected a mesh with the axis 'classes', got one with 'x'"):
+        cx.samplers.sharded(cx.samplers.uniform(4), 2, mesh=jax.make_mesh((1,), ("x",)))

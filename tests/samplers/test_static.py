@@ -11,6 +11,8 @@ import candax as cx
 from candax.base import Classes, Query, Sampler
 from candax.samplers import log_uniform, uniform, unigram
 
+KEY = jax.random.key(0)
+
 
 def make(counts: np.ndarray | None, num_classes: int, num_valid: int | None = None) -> Classes:
     given = None if counts is None else jnp.asarray(counts, jnp.float32)
@@ -113,3 +115,43 @@ def test_batch_that_groups_do_not_divide() -> None:
 def test_unigram_without_counts() -> None:
     with pytest.raises(ValueError, match="unigram needs label frequencies"):
         unigram(2).init(jax.random.key(0), make(None, 5))
+
+
+def test_nothing_is_drawn_where_no_class_has_a_count() -> None:
+    for replacement in (True, False):
+        sampler = unigram(3, replacement=replacement)
+        none = Classes(jnp.ones((5, 2)), None, jnp.zeros(5))
+        drawn = sampler.sample(
+            jax.jit(sampler.init)(KEY, none), KEY, Query(jnp.ones((1, 2)), jnp.zeros((1, 1), jnp.int32), none)
+        )
+        assert not drawn.mask.any()
+        assert drawn.ids.tolist() == [[0, 0, 0]]
+        assert drawn.log_expected_count.tolist() == [[0, 0, 0]]
+    with pytest.raises(ValueError, match="all counts are 0"):  # padding is no class
+        unigram(3).init.__wrapped__(KEY, Classes(jnp.ones((5, 2)), None, jnp.array([0.0, 0, 0, 0, 7]), jnp.int32(4)))
+
+
+def test_states_of_several_heads_are_drawn_from_at_once() -> None:
+    """Under vmap both branches run, the stream too, though the support has fewer classes than it looks for."""
+    sampler = unigram(4, replacement=False)
+    classes = Classes(jnp.zeros((40, 2)), None, jnp.zeros(40).at[:3].set(5.0))
+    state = sampler.init(KEY, classes)
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
+    query = Query(jnp.zeros((1, 2)), jnp.zeros((1, 1), jnp.int32), classes)
+    keys = jax.random.split(KEY)
+    found = jax.jit(jax.vmap(sampler.sample, (0, 0, None)))(both, keys, query)
+    for one, key in enumerate(keys):
+        alone = sampler.sample(state, key, query)
+        assert found.ids[one].tolist() == alone.ids.tolist()
+        assert found.mask[one].sum() == 3
+
+
+def test_counts_are_float32_in_programs_of_64_bits() -> None:
+    with jax.enable_x64(True):
+        classes = Classes(jnp.ones((40, 4), jnp.float32), None, jnp.ones(40, jnp.float32))
+        query = Query(jnp.ones((1, 4), jnp.float32), jnp.zeros((1, 1), jnp.int32), classes)
+        for sampler in (unigram(2, replacement=False), cx.samplers.kernel(4), cx.samplers.top_k(4)):
+            state = sampler.init(KEY, classes)
+            drawn = sampler.sample(state, KEY, query)
+            counts = sampler.log_expected_count(state, drawn, query.labels, query)
+            assert drawn.log_expected_count.dtype == counts.dtype == jnp.float32

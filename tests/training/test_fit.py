@@ -1,7 +1,9 @@
 """``fit`` with a model of one's own: batches of any kind, validation, resuming."""
 
+import dataclasses
 import json
 import shutil
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -13,6 +15,8 @@ from flax import nnx
 
 import candax as cx
 from candax.training import feed
+from candax.training.metrics_log import MetricsLog
+from candax.training.run import Run
 from candax.training.validation import numbers
 from tests.training.fitting import (
     ADAM,
@@ -148,6 +152,13 @@ def test_without_a_position_resuming_is_refused_unless_batches_are_skipped(tmp_p
     same(fit(Anew(), num_steps=23, folder=tmp_path, skip=True), wanted)
 
 
+class NoBatches:
+    batches_per_epoch, identity = 0, {}
+
+    def __getitem__(self, position):
+        raise AssertionError(position)
+
+
 def test_epochs_and_batches_that_end():
     assert fit(pairs(5), num_steps=None).step == 5
     assert fit(pairs(5), num_steps=None, num_epochs=3).step == 15
@@ -158,6 +169,8 @@ def test_epochs_and_batches_that_end():
         fit(iter(pairs(5)), num_steps=None, num_epochs=3)
     with pytest.raises(ValueError, match="an iterator that has been used already"):
         fit(iter([]))
+    with pytest.raises(ValueError, match="expected batches to train on, got NoBatches with 0 batches_per_epoch"):
+        fit(NoBatches(), num_steps=3)
 
 
 def test_validation_keeps_the_best_and_stops():
@@ -190,6 +203,11 @@ def test_best_and_patience_are_part_of_the_checkpoint(tmp_path):
     assert [one.step for one in best] == [4, 4]
     assert best[1].optimizer is None
     chex.assert_trees_all_equal(*(jax.tree.leaves(raw(one.model)) for one in best))
+    # Of another metric nothing is compared with that value, nor counted.
+    most = dataclasses.replace(validation([0.5]), mode="max")
+    found = fit(pairs(), num_steps=12, validation=most, folder=tmp_path)
+    assert (found.stopped, found.best) == (None, {"step": 12, "value": 0.5})
+    assert cx.training.load(tmp_path, Model, best=True).step == 12
 
 
 @pytest.mark.parametrize("failing", [4, 8, 12])
@@ -237,10 +255,21 @@ def test_metrics_are_means_over_all_that_counts():
     metric = cx.training.mean_over(lambda model, batch: {"v": batch})
     for weights in (of_five[:, :1], of_five[0], np.float32(2)):
         assert metric(nnx.Dict(), [(of_five, weights)]) == {"v": 1.0}
+    assert np.isnan(metric(nnx.Dict(), [(of_five, np.float32(0))])["v"])
     with pytest.raises(ValueError, match=r"shape \[4\] with values of shape \[4, 1\]"):
         metric(nnx.Dict(), [(of_five[:, :1], of_five[:, 0])])
     with pytest.raises(ValueError, match=r"expected a metric to return a number .* got ndarray\[3\] for 'metric'"):
         numbers(np.ones(3))
+
+
+class Called:
+    """Batches that can be called as well."""
+
+    def __iter__(self):
+        return iter(pairs(2))
+
+    def __call__(self):
+        raise AssertionError
 
 
 def test_a_used_up_generator_is_no_validation():
@@ -250,6 +279,8 @@ def test_a_used_up_generator_is_no_validation():
         fit(pairs(), validation=validation)
     again = cx.training.Validation(lambda: (pair for pair in pairs(2)), count, every="epoch")
     assert [r["number"] for r in fit(pairs(4), validation=again).records if "number" in r] == [2.0] * 3
+    called = cx.training.Validation(Called(), count)
+    assert called.measure(Model())["number"] == 2
     with pytest.raises(ValueError, match=r"expected the metric to return 'p', Validation\(best=\), got \['number'"):
         fit(pairs(), validation=cx.training.Validation(pairs(1), count, every=2, best="p"))
 
@@ -284,6 +315,38 @@ def test_what_stands_beside_a_loss_is_numbers_by_other_names(beside):
 
     with pytest.raises(ValueError, match=r"expected (loss_fn to return a loss|other names than \['loss'\])"):
         fit(pairs(), loss_fn=loss_fn)
+
+
+def test_batches_whose_losses_have_other_numbers_beside_them_are_refused():
+    steps = SimpleNamespace(_unread=(), _unrecorded=[(1.0, {"a": 1.0}), (1.0, {})])
+    with pytest.raises(ValueError, match=r"the same names for all batches, got \['a'\] and \[\]"):
+        Run.record(steps)
+
+
+def test_a_damaged_line_of_the_metrics_is_named(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    record = b'{"step": 2, "seconds": 1.0}\n'
+    path.write_bytes(record + b'{"step": 4, "sec')
+    assert MetricsLog(path, resumed_step=9).records == [{"step": 2, "seconds": 1.0}]
+    for line in (b'{"step": 4, "sec', b"3", b"\xff\x00", b'{"loss": 1.0}'):
+        path.write_bytes(record + line + b"\n" + record)
+        with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: expected a record .* delete this line"):
+            MetricsLog(path, resumed_step=9)
+
+
+@dataclasses.dataclass
+class Counted:
+    words: np.ndarray
+    number: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        self.number = len(self.words)
+
+
+def test_fields_that_a_dataclass_sets_itself_are_no_arrays_of_the_batch():
+    batch = feed.on_host(Counted(np.arange(3)), "batch")
+    assert len(jax.tree.leaves(batch)) == 1
+    assert batch.number == 3
 
 
 def test_a_head_is_used_again_with_its_own_parts():

@@ -17,6 +17,8 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax.training import loop
+from candax.training.checkpoints import Checkpoints
 from tests.training.fitting import ADAM, DIM, NUM, SIZE, Model, count, fit, make, pairs, same
 
 
@@ -74,8 +76,10 @@ def test_a_callback_that_raises_loses_nothing(tmp_path):
     same(fit(pairs(), folder=tmp_path), fit(pairs()))
 
 
+# What a shell starts in the background ignores SIGINT, and so does ``fit`` there.
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.training.fitting import fit, pairs
 fit(pairs(), num_steps=10000, log_every=5, folder=sys.argv[1], callback=lambda step, m: print(step, flush=True))
 """
@@ -102,9 +106,7 @@ def test_of_two_that_train_in_one_folder_the_second_is_refused(tmp_path):
 
 def test_asked_twice_it_leaves_at_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    # What was started in the background ignores SIGINT, unless it is told not to.
-    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    script += SCRIPT.replace("print(step, flush=True)", "(print(step, flush=True), time.sleep(3600))")
+    script = SCRIPT.replace("print(step, flush=True)", "(print(step, flush=True), time.sleep(3600))")
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], env=environment, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
@@ -144,6 +146,17 @@ def test_a_signal_ends_the_step_and_saves(asked, tmp_path):
     same(fit(pairs(), num_steps=step + 5, folder=tmp_path), fit(pairs(), num_steps=step + 5))
 
 
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with loop._Signals() as signals:
+            signal.raise_signal(signal.SIGINT)
+        assert signals.asked is None
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_it_trains_in_other_threads_too():
     found = []
     thread = threading.Thread(target=lambda: found.append(fit(pairs(), num_steps=2)))
@@ -162,6 +175,10 @@ def test_checkpoints_of_other_models_and_damaged_ones_are_refused(tmp_path):
         fit(pairs(), model, optimizer, folder=tmp_path)
     with pytest.raises(ValueError, match="other settings: rate was None and is 2"):
         fit(pairs(), folder=tmp_path, identity={"rate": 2})
+    with pytest.raises(ValueError, match=r"expected identity\['tx'\] to be made of numbers, .* got object"):
+        fit(pairs(), folder=tmp_path, identity={"tx": object()})
+    with pytest.raises(ValueError, match="other settings: rate was None and is nan"):
+        fit(pairs(), folder=tmp_path, identity={"rate": np.float32("nan")})
     about = next((tmp_path / "checkpoints" / "2" / "about").iterdir())
     text = about.read_text()
     about.write_text(text.replace('"version": 1', '"version": 2').replace('"version":1', '"version":2'))
@@ -172,6 +189,12 @@ def test_checkpoints_of_other_models_and_damaged_ones_are_refused(tmp_path):
         fit(pairs(), folder=tmp_path)
     with pytest.raises(ValueError, match="expected a folder that fit has written"):
         cx.training.load(tmp_path / "nothing", Model)
+
+
+def test_a_setting_of_nan_is_equal_to_itself(tmp_path):
+    settings = {"rate": np.float32("nan"), "sizes": (1, 2.0)}
+    with Checkpoints(tmp_path, identity=settings) as checkpoints:
+        checkpoints._check_identity({"rate": float("nan"), "sizes": [1.0, 2]})
 
 
 def test_export_writes_what_others_read(tmp_path):

@@ -64,5 +64,9 @@ def test_cosines_of_nothing_are_zero():
 
 
 def test_what_is_wrong_is_said():
+    some, none = np.ones((2, 3), np.float32), np.ones((0, 3), np.float32)
+    for given, missing in (((some, some, none), "distractors"), ((none, none, some), "probes")):
+        with pytest.raises(ValueError, match=f"expected {missing}, got none"):
+            rank_1(*given)
     with pytest.raises(ValueError, match="2 <= num_folds <= 3"):
         verification(np.zeros(8), np.arange(8) < 3, num_folds=4)

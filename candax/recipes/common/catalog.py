@@ -94,6 +94,16 @@ def _nce(logits: SampledLogits) -> Float[Array, " B"]:
     return losses.nce(logits, log_normalizer=math.log(logits.num_classes))
 
 
+def and_labels(sampler: Sampler) -> Sampler:
+    """Candidates of a sampler and the labels of the batch, with the sum of the expected counts.
+
+    Where a sampler's expected counts depend on its draw, or its draw on the batch, there is no such sum: the sampler
+    is returned as it is.
+    """
+    joins = sampler.facts.draw_independent and not sampler.facts.of_batch
+    return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
+
+
 # Each makes a sampler of so many candidates: the batch shares them, but top_k finds its own for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,

@@ -12,7 +12,7 @@ from candax.base import Sampler
 from candax.models.links import LinkEncoder, NearEntities
 from candax.recipes import common
 from candax.recipes.common import finished
-from candax.recipes.common.catalog import LOSSES, SAMPLERS
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, and_labels
 from candax.recipes.links import training
 
 
@@ -70,7 +70,7 @@ def _pair(settings: Any) -> tuple[Sampler | None, Any]:
     distinct = settings.sampler == "uniform"
     sampler = cx.samplers.uniform(number, replacement=False) if distinct else SAMPLERS[settings.sampler](number)
     if settings.labels_too and settings.sampler != "in_batch":
-        sampler = training.and_labels(sampler)
+        sampler = and_labels(sampler)
     return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
 
 

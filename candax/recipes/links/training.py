@@ -6,23 +6,13 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from candax import models, samplers
+from candax import models
 from candax.alike import made_once
-from candax.base import Sampler
 from candax.data import QuestionBatch
 from candax.rows import lookup
 
 Regulariser: TypeAlias = Literal["n3", "l2"]
 _POWERS = {"n3": 3, "l2": 2}
-
-
-def and_labels(sampler: Sampler) -> Sampler:
-    """Candidates of a sampler and the labels of the batch, with the sum of the expected counts.
-
-    Where a sampler's expected counts depend on its draw there is no such sum: the sampler is returned as it is.
-    """
-    joins = sampler.facts.draw_independent
-    return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
 
 
 @made_once

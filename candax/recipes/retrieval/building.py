@@ -10,7 +10,7 @@ from flax import nnx
 import candax as cx
 from candax import losses, models, samplers
 from candax.base import Sampler
-from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS
+from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS, and_labels
 from candax.recipes.common.finished import Finished
 from candax.recipes.retrieval.features import NOTHING, FeaturePart, Features, ItemTower, Known
 from candax.recipes.retrieval.tower import UserTower
@@ -75,8 +75,7 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
         return samplers.in_batch(), loss
     distinct = not settings.in_batch or settings.sampler == "uniform"
     drawn = {**SAMPLERS, **(DISTINCT if distinct else {})}[settings.sampler](number)
-    joins = settings.in_batch and drawn.facts.draw_independent
-    return (samplers.mixture([samplers.in_batch(), drawn]) if joins else drawn), loss
+    return (and_labels(drawn) if settings.in_batch else drawn), loss
 
 
 def save_towers(

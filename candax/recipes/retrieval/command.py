@@ -64,7 +64,7 @@ class RetrieveSettings(next_item.NextItemSettings):
     """Where candidates come from; uniform draws distinct ones, and with --no-in-batch log_uniform and unigram do."""
     in_batch: bool = True
     """Whether the labels of the batch are candidates too, corrected for their frequency, where the sampler's counts can
-    be added to theirs: top_k, bernoulli, lsh_embedding, lsh_label and buckets stay alone."""
+    be added to theirs: it is so with uniform, log_uniform, unigram and learned_unigram; others stay alone."""
     hard: common.NonNegative = 0
     """If above 0, candidates are this many of each user's best items, found by an index, the labels of the batch, and
     uniform draws up to ``num_sampled``; ``sampler`` is then not used."""

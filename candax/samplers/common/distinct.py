@@ -31,7 +31,7 @@ class Distinct(NamedTuple):
 def race(key: KeyArray, ids: Int[Array, " n"], log_prob: Float[Array, " n"], num_sampled: int) -> Distinct:
     """The winners when every class of ``ids`` draws its own first arrival; log_prob is -inf where none ever comes."""
     possible = log_prob > -jnp.inf
-    gaps = jax.random.exponential(key, ids.shape)
+    gaps = jax.random.exponential(key, ids.shape, jnp.float32)
     times = jnp.where(possible, gaps * jnp.exp(-jnp.where(possible, log_prob, 0.0)), jnp.inf)
     short = max(0, num_sampled + 1 - ids.shape[0])
     times = jnp.pad(times, (0, short), constant_values=jnp.inf)
@@ -49,16 +49,24 @@ class _Seen(NamedTuple):
     now: Float[Array, ""]
 
 
-def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array, " n"]], num_sampled: int) -> Distinct:
-    """Draws blocks until S + 1 distinct classes have come; the support must have more than S classes.
+def stream(
+    key: KeyArray,
+    draw: Callable[[KeyArray, tuple[int, ...]], Int[Array, " n"]],
+    num_sampled: int,
+    support_size: Int[Array, ""] | int,
+) -> Distinct:
+    """Draws blocks until S + 1 distinct classes have come; the result counts if the support has more than S classes.
+
+    With fewer it ends all the same: under ``vmap`` a ``cond`` runs both of its branches.
 
     Truncating the sorted distinct ids of one block instead would drop the largest ids, that is the tail.
     """
     size, block = num_sampled + 1, 2 * num_sampled + 16
+    wanted = jnp.minimum(support_size, size)
 
     def more(seen: _Seen) -> _Seen:
         key, key_draw, key_gap = jax.random.split(seen.key, 3)
-        arrivals = seen.now + jnp.cumsum(jax.random.exponential(key_gap, (block,)))
+        arrivals = seen.now + jnp.cumsum(jax.random.exponential(key_gap, (block,), jnp.float32))
         ids = jnp.concatenate([seen.ids, draw(key_draw, (block,))])
         times = jnp.concatenate([seen.times, arrivals])
         # Unused slots of the first part would count as a class of their own: give them no rank.
@@ -78,9 +86,9 @@ def stream(key: KeyArray, draw: Callable[[KeyArray, tuple[int, ...]], Int[Array,
             arrivals[-1],
         )
 
-    empty = _Seen(key, jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.int32(0), jnp.float32(0))
+    empty = _Seen(key, jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.float32), jnp.int32(0), jnp.float32(0))
     # One block always runs: in a step that is compiled once, the common case pays no loop.
-    seen = jax.lax.while_loop(lambda seen: seen.kept < size, more, more(empty))
+    seen = jax.lax.while_loop(lambda seen: seen.kept < wanted, more, more(empty))
     return Distinct(seen.ids[:num_sampled], jnp.ones(num_sampled, bool), seen.times[num_sampled])
 
 

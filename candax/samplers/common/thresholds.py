@@ -70,7 +70,11 @@ def log_bin_probability(thresholds: UInt32[Array, " n"], bins: Int[Array, "..."]
 
 
 def check_counts(
-    counts: Shaped[Array, " n"] | None, needed_by: str, *, may_be_zero: bool = False
+    counts: Shaped[Array, " n"] | None,
+    needed_by: str,
+    *,
+    may_be_zero: bool = False,
+    num_valid: Int[Array, ""] | int | None = None,
 ) -> Float[Array, " n"]:
     """Returns label counts as float32, or says what is wrong with them (values are checked outside jit only).
 
@@ -78,6 +82,7 @@ def check_counts(
         counts: of each class.
         needed_by: the sampler that needs them.
         may_be_zero: whether all of them may be 0: where something is added to them, or only their order matters.
+        num_valid: how many of the rows are classes; None: all.
     """
     if counts is None:
         raise ValueError(
@@ -89,6 +94,7 @@ def check_counts(
         values = np.asarray(counts)
         if not np.all(np.isfinite(values) & (values >= 0)):
             raise ValueError(f"{needed_by}: expected finite counts >= 0, got {counts}. Check Classes.counts.")
-        if not may_be_zero and not np.any(values > 0):
+        known = not isinstance(num_valid, jax.core.Tracer)
+        if not may_be_zero and not np.any(values[: num_valid if known else None] > 0):
             raise ValueError(f"{needed_by}: all counts are 0, so no class can be drawn. Check Classes.counts.")
     return counts.astype(jnp.float32)

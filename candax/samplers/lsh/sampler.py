@@ -139,16 +139,16 @@ def lsh(
         if fill is not None:
             assert budget is not None
             filled = thin_and_fill(key_choose, found, budget, kept_for_fill, state.num_valid)
-            drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape), filled.mask, (found, *filled[2:]))
+            drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape, jnp.float32), filled.mask, (found, *filled[2:]))
         elif budget is None:
             ids = found.ids[:, : query.classes.num_classes]
             mask = ids < query.classes.num_classes
             draw = (entries.num_tables, entries.share, jnp.zeros(ids.shape[0]))
-            drawn = Candidates(jnp.where(mask, ids, 0), jnp.zeros(ids.shape), mask, draw)
+            drawn = Candidates(jnp.where(mask, ids, 0), jnp.zeros(ids.shape, jnp.float32), mask, draw)
         else:
             chosen = thin(key_choose, found, budget)
             draw = (entries.num_tables, entries.share, chosen.log_kept)
-            drawn = Candidates(chosen.ids, jnp.zeros(chosen.ids.shape), chosen.mask, draw)
+            drawn = Candidates(chosen.ids, jnp.zeros(chosen.ids.shape, jnp.float32), chosen.mask, draw)
         counts = log_expected_count(state, drawn, drawn.ids, query)
         return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
 
@@ -178,6 +178,7 @@ def lsh(
         with_replacement=False,
         exact=fill is not None or (family.exact and alone and unbounded),
         law_over="draw" if fill is not None else "index",
+        of_batch=num_groups == 1,
     )
 
     def update(state: LSHState, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> LSHState:
