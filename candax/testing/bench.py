@@ -78,13 +78,27 @@ class Bench:
             count = functools.partial(self.sampler.log_expected_count, state, found)
             return count(found.ids, query), count(ids.astype(jnp.int32), query)
 
+        def mean_stated(state: Any, found: Candidates, query: Query) -> jax.Array:
+            of_all = jax.vmap(lambda found: stated(state, found, query)[1])(found)
+            return jnp.mean(jnp.exp(of_all), axis=0)
+
         self._many, self._one, self._stated = jax.jit(many), jax.jit(sample), jax.jit(stated)
+        self._mean_stated = jax.jit(mean_stated)
         # Jitted as a whole: otherwise each operation would be compiled by itself, in hundreds of programs.
         self.init, self.update, self.refresh = (
             jax.jit(function) for function in (self.sampler.init, self.sampler.update, self.sampler.refresh)
         )
-        self._place(make_classes(case.num_valid, case.num_classes))
+        self._place(self.classes_of(case.num_valid))
         self._check_types()
+
+    def classes_of(self, num_valid: int, seed: int = 0) -> Classes:
+        """Of ``make_classes``; with equal counts where the law is over batches: all classes are labels as often."""
+        classes = make_classes(num_valid, self.case.num_classes, seed=seed)
+        if self.sampler.facts.law_over != "batch":
+            return classes
+        assert classes.counts is not None
+        rows = jnp.arange(classes.num_classes)
+        return dataclasses.replace(classes, counts=jnp.where(rows < num_valid, 1.0, classes.counts))
 
     def _place(self, classes: Classes, state: Any = None) -> None:
         self.classes = classes
@@ -159,7 +173,7 @@ class Bench:
 
     def refreshed(self) -> "Bench":
         """After an update, and a refresh on other rows, biases and counts."""
-        classes = make_classes(self.case.num_valid, self.case.num_classes, seed=1)
+        classes = self.classes_of(int(self.classes.num_valid), seed=1)
         return self.at(classes, self.refresh(self.updated().state, jax.random.key(2), classes))
 
     def many(self, seed: int) -> Candidates:
@@ -186,6 +200,10 @@ class Bench:
                     f"float32{list(shape)} is expected"
                 )
         return np.asarray(of_ids), np.asarray(of_all)
+
+    def mean_stated(self, found: Candidates) -> np.ndarray:
+        """Expected counts of all classes [groups, num_classes], on average over draws of ``many``."""
+        return np.asarray(self._mean_stated(self.state, found, self.query))
 
 
 def name_of(sampler: Sampler) -> str:

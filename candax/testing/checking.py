@@ -39,8 +39,14 @@ def check_sampler(
     The one law, E[sum_s mask_s 1{ids_s = c} exp(-log_expected_count_s)] = 1 for every class c that can be drawn, is
     tested with two gates: the mean is within 5 standard errors of 1, and 5 standard errors are less than ``delta``.
     What its expectation runs over is ``sampler.facts.law_over``: with "index" and "batch" every draw has a new state,
-    with "batch" also a new batch. A gross fault ends the test in seconds; ``seconds`` bounds its time. What is drawn
-    after an update and a refresh is looked at with fewer draws.
+    with "batch" also a new batch, of classes that are equally frequent as labels and in ``classes.counts``. A gross
+    fault ends the test in seconds; ``seconds`` bounds its time. A sampler of which ``facts.exact`` is False states
+    approximate counts: the one law is tested only if ``laws`` names it. What is drawn after an update and a refresh is
+    looked at with fewer draws, for each group, on classes with padding rows and on classes without.
+
+    ``facts.alike`` and ``share`` are checked where they are given: alike slots hold each class equally often, and a
+    share of two has half of them. Where counts follow the draw, those of ids that were not drawn are checked too, to
+    within a factor of 2 on average.
 
     Args:
         factory: the sampler, or a function without arguments that returns it. Let it draw few samples (say 6), so
@@ -56,8 +62,10 @@ def check_sampler(
         fills_slots: False for a sampler without replacement that may leave slots empty though classes are left.
         each_group: True: test the one law for each group, not for their average (up to 4 times as many draws).
         num_valid: classes of the problem that can be drawn.
-        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
-        laws: names of the laws to check, keys of ``candax.testing.SAMPLER_LAWS`` (default: all).
+        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``); what comes after updates
+            is also looked at with as many classes.
+        laws: names of the laws to check, keys of ``candax.testing.SAMPLER_LAWS`` (default: all,
+            but "one_law" where ``facts.exact`` is False).
         seconds: bound on the time; a compilation under way at the end is still finished.
 
     Raises:
@@ -101,6 +109,8 @@ def check_sampler(
     )
     clock = Clock(seconds)
     bench = Bench(factory, case, clock)
+    if laws is None and not bench.sampler.facts.exact:
+        names.remove("one_law")
     check_laws(names, SAMPLER_LAWS, bench, name_of(bench.sampler), clock)
 
 
@@ -109,6 +119,8 @@ def check_loss(
     loss: Loss,
     *,
     likelihood: bool = False,
+    corrected: bool = True,
+    monotone: bool = True,
     unbiased_normaliser: bool = False,
     sampler: Sampler | Callable[[], Sampler] | None = None,
     support: Support | None = None,
@@ -125,6 +137,10 @@ def check_loss(
             and expected count 1 it is the full softmax, adding a constant to all logits does not change it, the
             gradient weights of an example are in [-1, 1] and sum to 0, and labels without a slot (``more_hits``) stay
             in its normaliser.
+        corrected: False for a likelihood that uses no expected counts, as ``subset_softmax``. True: it is the full
+            softmax too where classes stand several times among the candidates and their counts say so.
+        monotone: False for a loss that may grow with the logit of its only label, or fall as those of other candidates
+            grow, as label smoothing makes it. True: it does neither, and both do change it.
         unbiased_normaliser: True: E[exp(loss + mean true logit)] is the softmax normaliser, for any sampler that obeys
             the one law.
         sampler: the sampler for that test (default ``candax.samplers.log_uniform(6)``).
@@ -159,7 +175,8 @@ def check_loss(
     _check_sizes(num_valid, num_valid + 3)
     _check_groups(num_groups)
     _check_positive(seconds=seconds)
-    promised = {"normaliser": unbiased_normaliser} | dict.fromkeys(LIKELIHOOD, likelihood)
+    promised = {"normaliser": unbiased_normaliser, "direction": monotone} | dict.fromkeys(LIKELIHOOD, likelihood)
+    promised["correction"] = likelihood and corrected
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
     # All other laws rely on this one.
     names = ["shape", *(name for name in names if name != "shape")]

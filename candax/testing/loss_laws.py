@@ -1,6 +1,7 @@
 """The laws of losses, as functions of a ``LossBench``; ``LOSS_LAWS`` is the table of them."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,10 +26,26 @@ def check_shape(bench: LossBench) -> None:
 
 def check_full_coverage(bench: LossBench) -> None:
     """Law 3: with every class as a candidate and expected count 1, a likelihood is the full softmax, with gradients."""
+    _check_full_softmax(bench, lambda is_label: np.ones_like(is_label, int))
+
+
+def check_correction(bench: LossBench) -> None:
+    """Law 3 with classes other than the labels 1, 2 or 3 times among the candidates, which their counts say."""
+    _check_full_softmax(bench, lambda is_label: np.where(is_label, 1, 1 + np.arange(is_label.shape[1]) % 3))
+
+
+def _check_full_softmax(bench: LossBench, times_of: Callable[[np.ndarray], np.ndarray]) -> None:
+    """``times_of`` says how often each class is a candidate of each example, given which are its labels [B, 20].
+
+    Labels must stand there once: with any other number the losses that correct true logits are another estimate.
+    """
     classes = make_classes(num_valid=20, num_classes=20)
     query = make_query(jax.random.key(3), classes, batch_size=6)
-    everything = jnp.arange(20, dtype=jnp.int32)[None]
-    candidates = Candidates(everything, jnp.zeros((1, 20)), jnp.ones((1, 20), bool))
+    times = times_of(np.any(np.asarray(query.labels)[:, :, None] == np.arange(20), axis=1))
+    copy = np.repeat(np.arange(times.max()), 20)
+    times = np.tile(times, times.max())
+    ids = jnp.asarray(np.broadcast_to(np.arange(times.shape[1]) % 20, times.shape), jnp.int32)
+    candidates = Candidates(ids, jnp.log(jnp.asarray(times, jnp.float32)), jnp.asarray(copy < times))
 
     def sampled_loss(*layer: Array) -> tuple[Array, Array]:
         values = bench.loss(logits_of(layer, query.labels, candidates, jnp.zeros(query.labels.shape), 20))  # type: ignore[arg-type]
@@ -136,15 +153,46 @@ def check_finite(bench: LossBench) -> None:
 
 
 def check_order(bench: LossBench) -> None:
-    """Permuting the samples changes nothing but rounding."""
+    """Permuting the samples, or the labels, changes nothing but rounding."""
     for seed in range(5):
         logits = make_logits(seed)
-        order = np.random.default_rng(seed).permutation(S)
+        samples, labels = np.random.default_rng(seed).permutation(S), np.roll(np.arange(T), 1 + seed % (T - 1))
         names = ("sampled", "sampled_log_expected_count", "sampled_mask", "hits")
-        permuted = dataclasses.replace(logits, **{name: getattr(logits, name)[:, order] for name in names})
-        check_close(
-            bench.values(permuted), bench.values(logits), 1e-5, 1e-6, "the loss with its samples in another order"
-        )
+        of_labels = ("true", "true_log_expected_count", "true_mask")
+        for what, order, fields in (("samples", samples, names), ("labels", labels, of_labels)):
+            permuted = dataclasses.replace(logits, **{name: getattr(logits, name)[:, order] for name in fields})
+            check_close(
+                bench.values(permuted), bench.values(logits), 1e-5, 1e-6, f"the loss with its {what} in another order"
+            )
+
+
+def check_direction(bench: LossBench) -> None:
+    """With one label, a loss does not grow with its logit, nor fall as those of candidates that are no labels grow.
+
+    Of several labels one may take from the others. Candidates move together, or each is there alone: one of several
+    may lower a right loss, as ``blackout`` is lowered by what a candidate takes from the others.
+    """
+    others = "candidates that are no labels"
+    changes = {"falls as the logit of the label grows": False, f"grows with the logits of {others}": False}
+    for seed in range(10):
+        random = make_logits(seed)
+        # Cosines are logits too, and margins take nothing else. Below -0.8 an angle and its margin may be above pi.
+        true, sampled = (0.8 * jnp.tanh(part / 2) for part in (random.true, random.sampled))
+        one_label = random.true_mask & (jnp.arange(T) == seed % T)
+        alone = [random.sampled_mask & (jnp.arange(S) == slot) for slot in range(S)]
+        for mask in (random.sampled_mask, *alone):
+            logits = dataclasses.replace(random, true=true, true_mask=one_label, sampled=sampled, sampled_mask=mask)
+            _, of_true, of_sampled = bench.value_and_gradient(logits)
+            of_others = np.where(mask & ~logits.hits, of_sampled, 0)
+            wrong = ("grows with the logit of the label", f"falls as the logits of {others} grow")
+            for right, says, part in zip(changes, wrong, (-of_true, of_others), strict=True):
+                # To rounding: terms of both signs may cancel.
+                rate, rounding = part.sum(axis=1), 1e-5 * np.abs(part).sum(axis=1) + 1e-7
+                check_all(rate >= -rounding, f"the loss {says} (by {-np.min(rate):.4g} per unit)")
+                changes[right] |= bool(np.any(rate > rounding))
+    for right, seen in changes.items():
+        if not seen:
+            raise LawBroken(f"the loss never {right}")
 
 
 def check_alone(bench: LossBench) -> None:
@@ -226,7 +274,15 @@ LOSS_LAWS: dict[str, Law] = {
         "exp without its maximum, log of 0 and -inf - -inf; candax.losses corrects counts safely",
         check_finite,
     ),
-    "order": Law(0, "the order of the samples does not matter", "slots that are treated by position", check_order),
+    "order": Law(
+        0, "the order of samples and labels does not matter", "slots that are treated by position", check_order
+    ),
+    "direction": Law(
+        0,
+        "a loss falls as a lone label scores higher, and grows as candidates that are no labels do",
+        "signs and cut gradients; for a loss that is meant to do otherwise, as label smoothing is, say monotone=False",
+        check_direction,
+    ),
     "alone": Law(0, "examples do not depend on each other", "means or maxima over the batch", check_alone),
     "counts": Law(
         0, "no gradient flows into log expected counts", "jax.lax.stop_gradient around the counts", check_counts
@@ -249,6 +305,14 @@ LOSS_LAWS: dict[str, Law] = {
         "hits that stay in the sum, factors, and means over several labels",
         check_full_coverage,
     ),
+    "correction": Law(
+        3,
+        "with every class as a candidate, some of them several times, a likelihood whose counts say so is the full "
+        "softmax, value and gradient",
+        "the sign and size of the correction by sampled_log_expected_count; for a likelihood that is meant to have "
+        "none, as subset_softmax has, say corrected=False",
+        check_correction,
+    ),
     "gradient_weights": Law(
         4,
         "the gradient weight of every class is in [-1, 1] and they sum to 0",
@@ -265,4 +329,4 @@ LOSS_LAWS: dict[str, Law] = {
         check_normaliser,
     ),
 }
-LIKELIHOOD = ("more_hits", "full_coverage", "gradient_weights", "shift")
+LIKELIHOOD = ("more_hits", "full_coverage", "correction", "gradient_weights", "shift")

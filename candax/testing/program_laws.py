@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes, Query, Sampler
-from candax.testing.bench import Case, build
+from candax.testing.bench import Bench, Case, build
 from candax.testing.broken import LawBroken
 from candax.testing.problems import make_query
 
@@ -76,8 +76,8 @@ def check_cost(bench: Checked) -> None:
     def scratch(num_classes: int) -> int:
         sampler: Sampler = build(bench.factory)
         shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-        arrays = Classes(jnp.zeros((0, 4)), jnp.zeros(0), jnp.zeros(0), jnp.int32(num_classes))
-        described = (shape((num_classes, 4)), shape((num_classes,)), shape((num_classes,)), arrays.num_valid)
+        arrays = Classes(jnp.zeros((0, 4)), jnp.zeros(0), jnp.zeros(0), jnp.int32(0))
+        described = (shape((num_classes, 4)), shape((num_classes,)), shape((num_classes,)), jnp.int32(num_classes))
         classes = jax.tree.unflatten(jax.tree.structure(arrays), described)
         key = jax.eval_shape(jax.random.key, 0)
         query = jax.eval_shape(make_query, key, classes)
@@ -99,4 +99,33 @@ def check_cost(bench: Checked) -> None:
         raise LawBroken(
             f"a draw and an update take {small:,} bytes of scratch at 100,000 classes and {large:,} at 1,000,000; if "
             f"it is meant to look at all classes, check it with cost_grows=True"
+        )
+
+
+def check_share(bench: Bench) -> None:
+    """What ``share(2)`` makes draws about half as many samples, so that two shards draw about as many as the whole.
+
+    Asked where slots are alike: samplers that return what they find, or the labels of the batch, have slots for all of
+    it in each shard.
+    """
+    sampler = bench.sampler
+    if sampler.share is None or not sampler.facts.alike:
+        return
+    try:
+        part = sampler.share(2)
+    except ValueError:
+        return  # Its numbers are odd.
+
+    def slots(sampler: Sampler) -> int:
+        def draw(key: jax.Array, query: Query) -> Any:
+            return sampler.sample(sampler.init(key, query.classes), key, query).ids
+
+        return int(jax.eval_shape(draw, jax.random.key(0), bench.query).shape[1])
+
+    of_part, of_whole = slots(part), slots(sampler)
+    # Half, or somewhat more where it rounds up.
+    if of_whole > 1 and of_part > 0.75 * of_whole:
+        raise LawBroken(
+            f"the sampler draws {of_whole} samples and share(2), that of one of two shards, {of_part} where half as "
+            f"many are expected"
         )

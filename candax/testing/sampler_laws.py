@@ -8,9 +8,16 @@ import numpy as np
 
 from candax.testing.bench import DRAWS, Bench
 from candax.testing.broken import Law, LawBroken
-from candax.testing.draw_laws import check_agreement, check_few_classes, check_ids, check_later, difference
+from candax.testing.draw_laws import (
+    check_agreement,
+    check_few_classes,
+    check_ids,
+    check_later,
+    check_undrawn,
+    difference,
+)
 from candax.testing.problems import make_query
-from candax.testing.program_laws import check_closure, check_cost
+from candax.testing.program_laws import check_closure, check_cost, check_share
 from candax.testing.statistics import check_mean, name_of_class
 
 
@@ -34,6 +41,31 @@ def check_facts(bench: Bench) -> None:
         raise LawBroken(
             "facts.draw_independent is False, but counts are the same after three draws: say True, or check it with "
             "cautious=True"
+        )
+    if facts.alike:
+        _check_alike(bench)
+
+
+# Alike slots hold each class equally often; with fewer expected than this, few draws cannot tell.
+_ENOUGH_IN_SLOT = 20
+
+
+def _check_alike(bench: Bench) -> None:
+    facts = bench.sampler.facts
+    for name in ("with_replacement", "draw_independent"):
+        if not getattr(facts, name):
+            raise LawBroken(f"facts.alike is True, but facts.{name} is False: alike slots are drawn independently")
+    ids = np.where(np.asarray(bench.drawn.mask), np.asarray(bench.drawn.ids), bench.classes.num_classes)
+    found = np.sum(ids[..., None] == np.arange(bench.classes.num_classes + 1), axis=0)
+    expected = np.broadcast_to(found.mean(axis=1, keepdims=True), found.shape)
+    off = np.abs(found - expected) > 6 * np.sqrt(expected * (1 - expected / len(ids)))
+    wrong = off & (expected >= _ENOUGH_IN_SLOT)
+    if np.any(wrong):
+        group, slot, class_id = np.argwhere(wrong)[0]
+        what = f"class {class_id}" if class_id < bench.classes.num_classes else "no class"
+        raise LawBroken(
+            f"facts.alike is True, but slot {slot} holds {what} in {found[group, slot, class_id]} of {len(ids)} draws "
+            f"where slots do in {expected[group, slot, class_id]:.1f} on average (group {group})"
         )
 
 
@@ -125,6 +157,12 @@ SAMPLER_LAWS: dict[str, Law] = {
     "agreement": Law(
         1, "the counts of returned ids and log_expected_count of the same ids agree exactly", _COUNTS, check_agreement
     ),
+    "undrawn": Law(
+        1,
+        "where counts follow the draw, those of ids that were not drawn are right to within a factor of 2 on average",
+        "log_expected_count of ids that are not among the candidates",
+        check_undrawn,
+    ),
     "facts": Law(0, "facts say what is true", "the sampler's Facts", check_facts),
     "state": Law(
         6, "a state keeps structure, shapes and dtypes through update and refresh", "update and refresh", check_state
@@ -140,6 +178,12 @@ SAMPLER_LAWS: dict[str, Law] = {
     ),
     "closure": Law(
         0, "functions hold static hyperparameters, never arrays", "move these arrays into the state", check_closure
+    ),
+    "share": Law(
+        0,
+        "share(2) of a sampler with alike slots draws half of the samples, for one of two shards",
+        "the numbers that share divides",
+        check_share,
     ),
     "few_classes": Law(
         2, "with fewer classes than samples the laws of ids and counts hold too", "masks and padding", check_few_classes

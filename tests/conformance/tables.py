@@ -1,6 +1,5 @@
 """The table of all samplers and the table of all losses. A new one joins the conformance suite with one line here."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -88,15 +87,6 @@ class SamplerCase(NamedTuple):
 _TOLD = ("support", "also_counted", "delta", "random", "cautious", "cost_grows", "fills_slots", "num_valid")
 
 
-def of_equal_counts(sampler: Sampler) -> Sampler:
-    """Told that all classes are equally frequent, as they are among the suite's labels."""
-
-    def init(key: jax.Array, classes: Classes) -> State:
-        return sampler.init(key, dataclasses.replace(classes, counts=jnp.ones(classes.num_classes)))
-
-    return sampler._replace(init=init, refresh=lambda state, key, classes: init(key, classes))
-
-
 def after_updates(sampler: Sampler) -> Sampler:
     """With a state that has seen some batches."""
 
@@ -145,7 +135,7 @@ SAMPLERS: dict[str, SamplerCase] = {
     "bernoulli smoothed": SamplerCase(
         lambda g: samplers.bernoulli(9.0, power=1.0, smoothing=1.0, num_slots=8, num_groups=g), slow=True
     ),
-    "in_batch": SamplerCase(lambda g: of_equal_counts(samplers.in_batch(num_groups=g)), random=False, num_valid=6),
+    "in_batch": SamplerCase(lambda g: samplers.in_batch(num_groups=g), random=False, num_valid=6),
     "learned_clusters": SamplerCase(
         lambda g: after_updates(
             samplers.learned_clusters(6, num_clusters=4, static_share=0.2, learning_rate=0.2, num_groups=g)
@@ -172,9 +162,7 @@ SAMPLERS: dict[str, SamplerCase] = {
     ),
     # Mixed negatives: the labels of the batch (or of other groups), and classes of all.
     "mixture with in_batch": SamplerCase(
-        lambda g: of_equal_counts(
-            samplers.mixture([samplers.in_batch(num_groups=g), samplers.uniform(4, num_groups=g)])
-        ),
+        lambda g: samplers.mixture([samplers.in_batch(num_groups=g), samplers.uniform(4, num_groups=g)]),
         num_valid=6,
         slow=True,
     ),
@@ -316,18 +304,22 @@ class LossCase(NamedTuple):
         likelihood: it approximates the softmax negative log-likelihood: with every class as a candidate and expected
             count 1 it is the full softmax, adding a constant to all logits does not change it, and the gradient weight
             of every class is in [-1, 1] with sum 0.
+        corrected: where it is a likelihood, it uses expected counts.
+        monotone: it never grows with the logit of its only label, nor falls as those of other candidates grow.
         unbiased_normaliser: exp(loss + mean true logit) estimates the softmax normaliser without bias.
     """
 
     loss: Loss
     likelihood: bool = True
+    corrected: bool = True
+    monotone: bool = True
     unbiased_normaliser: bool = False
 
 
 LOSSES: dict[str, LossCase] = {
     "css": LossCase(losses.css, unbiased_normaliser=True),
     "sampled_softmax": LossCase(losses.sampled_softmax),
-    "subset_softmax": LossCase(losses.subset_softmax),
+    "subset_softmax": LossCase(losses.subset_softmax, corrected=False),
     "css redraw": LossCase(partial(losses.css, complement="redraw")),
     "importance_sampling": LossCase(losses.importance_sampling),
     "nce": LossCase(losses.nce, likelihood=False),
@@ -345,7 +337,8 @@ LOSSES: dict[str, LossCase] = {
     "blackout": LossCase(losses.blackout, likelihood=False),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
-    "css with smoothing": LossCase(losses.with_smoothing(losses.css, 0.2), likelihood=False),
+    # Smoothing gives other candidates a target of their own, which a low logit falls short of.
+    "css with smoothing": LossCase(losses.with_smoothing(losses.css, 0.2), likelihood=False, monotone=False),
     "css with arcface": LossCase(losses.with_margin(losses.arcface, losses.css), likelihood=False),
     "css with arcface of margin 0": LossCase(
         losses.with_margin(partial(losses.arcface, margin=0.0, scale=1.0), losses.css), unbiased_normaliser=True

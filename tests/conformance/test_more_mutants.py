@@ -13,7 +13,7 @@ from candax import losses, samplers
 from candax.base import Candidates, Loss, Query, SampledLogits, Sampler
 from candax.testing import LawBroken, check_loss, check_sampler
 from candax.testing.problems import classes_seen
-from tests.conformance.test_mutants import SECONDS, broken
+from tests.conformance.test_mutants import SECONDS, broken, counts_times
 
 
 def misstates(sampler: Sampler, error: float, when: str) -> Sampler:
@@ -61,7 +61,11 @@ def test_later_law_sees_a_refresh_that_learns_nothing() -> None:
     zeros: Any = {"refresh": lambda state, key, classes: jax.tree.map(jnp.zeros_like, state)}
     broken("later", seen._replace(**stale), "after a refresh on other classes, class .* support", support=classes_seen)
     broken("later", smoothed._replace(**stale), "after a refresh on other classes, .* after init on these it has")
-    broken("later", smoothed._replace(**zeros), "after a refresh on other classes, class 24 is out of range")
+    broken(
+        "later",
+        smoothed._replace(**zeros),
+        "after a refresh on other classes, class 0 is in the support and has .* -inf",
+    )
 
 
 def test_what_can_hardly_repeat_need_not() -> None:
@@ -129,3 +133,132 @@ def counts_labels_twice(logits: SampledLogits) -> Array:
 def test_loss_laws_see_faults_in_labels_without_a_slot(law: str, faulty: Loss) -> None:
     with pytest.raises(LawBroken, match=rf"law of the types \({law}\): .*\n.*\n"):
         check_loss(faulty, laws=[law], seconds=SECONDS)
+
+
+def of_the_first_label(logits: SampledLogits) -> Array:
+    first = logits.true_mask & (jnp.arange(logits.true.shape[1]) == 0)
+    return losses.nce(dataclasses.replace(logits, true_mask=first))
+
+
+def changed(loss: Loss, name: str, change: Any) -> Loss:
+    return lambda logits: loss(dataclasses.replace(logits, **{name: change(getattr(logits, name))}))
+
+
+@pytest.mark.parametrize(
+    ("law", "faulty"),
+    [
+        ("correction", changed(losses.css, "sampled_log_expected_count", lambda counts: -counts)),
+        ("correction", changed(losses.css, "sampled_log_expected_count", lambda counts: counts + np.log(2))),
+        ("correction", changed(losses.css, "sampled_log_expected_count", lambda counts: 0 * counts)),
+        ("correction", losses.subset_softmax),
+        ("order", of_the_first_label),
+        ("direction", changed(losses.negative_sampling, "sampled", lambda logits: -logits)),
+        ("direction", changed(losses.nce, "sampled", jax.lax.stop_gradient)),
+        ("direction", changed(losses.blackout, "true", lambda logits: -logits)),
+        ("direction", changed(losses.gbce, "true", jax.lax.stop_gradient)),
+    ],
+)
+def test_loss_laws_see_faults_of_signs_corrections_and_labels(law: str, faulty: Loss) -> None:
+    with pytest.raises(LawBroken, match=rf"law (\d|of the types) \({law}\): .*\n.*\n"):
+        check_loss(faulty, laws=[law], seconds=SECONDS)
+
+
+def test_a_loss_says_that_it_needs_no_correction_or_no_direction() -> None:
+    with pytest.raises(LawBroken, match="say corrected=False"):
+        check_loss(losses.subset_softmax, likelihood=True, seconds=SECONDS)
+    check_loss(losses.subset_softmax, corrected=False, likelihood=True, seconds=SECONDS)
+    smoothed = losses.with_smoothing(losses.css, 0.2)
+    with pytest.raises(LawBroken, match="say monotone=False"):
+        check_loss(smoothed, seconds=SECONDS)
+    check_loss(smoothed, monotone=False, seconds=SECONDS)
+
+
+def test_later_law_sees_a_filler_that_is_clamped_to_the_last_row() -> None:
+    good = samplers.kernel(6, leaf_size=4, num_groups=1)
+
+    def update(state: Any, key: Array, query: Query, row_ids: Array, rows: Array) -> Any:
+        return good.update(state, key, query, jnp.minimum(row_ids, query.classes.num_classes - 1), rows)
+
+    broken("later", good._replace(update=update), "without padding rows, after an update, ")
+
+
+def off_by(sampler: Sampler, error: Any) -> Sampler:
+    """Counts are too large by ``error`` nats, consistently; kept in the state, or the order of sums may differ."""
+
+    def init(key: Array, classes: Any) -> Any:
+        return sampler.init(key, classes), jnp.float32(error)
+
+    def sample(state: Any, key: Array, query: Query) -> Candidates:
+        found = sampler.sample(state[0], key, query)
+        return dataclasses.replace(found, log_expected_count=found.log_expected_count + state[1])
+
+    def log_expected_count(state: Any, candidates: Candidates, ids: Array, query: Query) -> Array:
+        return sampler.log_expected_count(state[0], candidates, ids, query) + state[1]
+
+    def refresh(state: Any, key: Array, classes: Any) -> Any:
+        return init(key, classes)
+
+    return sampler._replace(init=init, sample=sample, log_expected_count=log_expected_count, refresh=refresh)
+
+
+def test_later_law_sees_opposite_errors_of_two_groups() -> None:
+    # Weights of 0.95 and 1.05, whose mean is right.
+    faulty = off_by(samplers.uniform(6, num_groups=2), -np.log([[0.95], [1.05]]))
+    broken("later", faulty, r"after an update, biased.*\(group [01]\)", num_groups=2)
+
+
+def test_facts_law_sees_slots_that_are_not_alike() -> None:
+    def told_alike(sampler: Sampler) -> Sampler:
+        return sampler._replace(facts=dataclasses.replace(sampler.facts, alike=True))
+
+    good = samplers.unigram(6, smoothing=4.0)
+    check_sampler(good, laws=["facts"])
+
+    def in_order(*args: Any) -> Candidates:
+        found = good.sample(*args)
+        order = jnp.argsort(found.ids, axis=1)
+        ids, counts = (jnp.take_along_axis(part, order, 1) for part in (found.ids, found.log_expected_count))
+        return dataclasses.replace(found, ids=ids, log_expected_count=counts)
+
+    broken("facts", told_alike(samplers.uniform(6, replacement=False)), "alike is True, but facts.with_replacement is")
+    follows = told_alike(samplers.resampled(samplers.uniform(12), 6, scale=0.2))
+    broken("facts", follows, "alike is True, but facts.draw_independent is False", num_groups=None)
+    broken("facts", good._replace(sample=in_order), r"alike is True, but slot \d holds class \d+ in")
+
+
+def test_share_law_sees_a_shard_that_draws_what_the_whole_draws() -> None:
+    good = samplers.uniform(6)
+    check_sampler(good, laws=["share"])
+    check_sampler(samplers.uniform(5), laws=["share"])
+    check_sampler(samplers.in_batch(), laws=["share"])
+    broken("share", good._replace(share=lambda number: samplers.uniform(6)), "of one of two shards, 6 where half")
+
+
+def test_undrawn_law_sees_counts_of_other_ids() -> None:
+    good = samplers.unigram(6, smoothing=1.0, replacement=False)
+
+    def log_expected_count(state: Any, candidates: Candidates, ids: Array, query: Query) -> Array:
+        counts = good.log_expected_count(state, candidates, ids, query)
+        drawn = jnp.any((ids[:, :, None] == candidates.ids[:, None]) & candidates.mask[:, None], axis=2)
+        return jnp.where(drawn | (counts == -jnp.inf), counts, counts - np.log(8))
+
+    check_sampler(good, laws=["undrawn"])
+    faulty = good._replace(log_expected_count=log_expected_count)
+    check_sampler(faulty, laws=["agreement", "facts"])
+    broken("undrawn", faulty, r"class \d+ is drawn .* drawn or not, is 0.\d+ on average")
+
+
+def test_the_one_law_is_not_asked_of_approximate_counts() -> None:
+    good = samplers.unigram(6, smoothing=1.0)
+    approximate = off_by(good, 0.1)._replace(facts=dataclasses.replace(good.facts, exact=False))
+    check_sampler(approximate, seconds=SECONDS)
+    broken("one_law", approximate, "biased")
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_a_sampler_of_the_batch_is_right_without_help(num_groups: int) -> None:
+    in_batch = samplers.in_batch(num_groups=num_groups)
+    told: Any = {"num_groups": num_groups, "random": False, "num_valid": 6}
+    check_sampler(in_batch, laws=["agreement", "one_law", "later"], seconds=SECONDS, **told)
+    faulty = counts_times(in_batch, 1.05)
+    broken("one_law", faulty, "biased", **told)
