@@ -2,6 +2,7 @@
 
 import gc
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,6 @@ from jaxtyping import install_import_hook
 import tests.compilation  # sets flags
 import tests.typecheck  # noqa: F401  # the hook takes it from the loaded package
 
-# Of a program in the background a shell may have Ctrl-C ignored, which training then leaves so; tests send it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes and drops many objects, few of them in cycles: Python need not look for those after every 700.
 gc.set_threshold(50_000, 10, 10)
 # Every function of candax is type- and shape-checked (jaxtyping annotations, checked by beartype).
@@ -74,3 +72,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
+
+
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """For tests that send Ctrl-C: a shell lets programs in the background ignore it, and training then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

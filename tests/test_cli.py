@@ -123,6 +123,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(dataset, 
     np.testing.assert_array_equal(*vectors)
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_command_that_is_interrupted_says_how_to_go_on_and_ends_with_130(dataset, tmp_path):
     small = ("--num-sampled", 8, "--batch-size", 16, "--dim", 8, "--encoder", "relu", "--checkpoint-every", 4)
     command = ("train", "--dataset", dataset, "--steps", 1_000_000, *small, "--out", tmp_path / "run")
