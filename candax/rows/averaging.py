@@ -112,8 +112,9 @@ def after_rounding(state: Any, change: Float[Array, "..."]) -> Any:
         if not isinstance(node, AveragedState):
             return node
         # Others than that of the rows are stand-ins.
-        follow = lambda lag: lag - node.decay * change if lag.shape == change.shape else lag  # noqa: E731
-        return node._replace(lag=jax.tree.map(follow, node.lag))
+        lags, structure = jax.tree.flatten(node.lag)
+        moved = [lag - node.decay * change if lag.shape == change.shape else lag for lag in lags]
+        return node._replace(lag=jax.tree.unflatten(structure, moved))
 
     return jax.tree.map(followed, state, is_leaf=lambda node: isinstance(node, AveragedState))
 
