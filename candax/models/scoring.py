@@ -13,6 +13,7 @@ from candax.cosines import as_scored
 from candax.losses.common import minus_log_expected_count, without_hits
 from candax.models.computed import takes_where
 from candax.models.predictions import Predictions
+from candax.models.products import inner_products
 from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.gradients import unique_rows
@@ -196,7 +197,7 @@ def score(
     groups, num_sampled = candidates.ids.shape
     of_group = batch_size // max(groups, 1)
     grouped = embeddings.reshape(groups, of_group, dim)
-    sampled = jnp.einsum("gbd,gsd->gbs", grouped, sampled_vectors, preferred_element_type=jnp.float32)
+    sampled = inner_products(grouped, sampled_vectors)
     if sampled_biases is not None:
         sampled += sampled_biases[:, None, :]
 

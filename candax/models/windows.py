@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.checks import check_positive, checked
+from candax.models.products import inner_products
 
 # Places of a block: the product is (block + 2 w) / (2 w) times as large as its band, but quick.
 _BLOCK = 16
@@ -58,12 +59,7 @@ def window_logits(
     check_positive("window", window)
     runs, length, _ = embeddings.shape
     block = _block_size(window)
-    band = jnp.einsum(
-        "rnbd,rnwd->rnbw",
-        _blocks(embeddings, block),
-        _reach(vectors, window, block),
-        preferred_element_type=jnp.float32,
-    )
+    band = inner_products(_blocks(embeddings, block), _reach(vectors, window, block))
     # One more column per row moves row i by i places, so that its neighbours are in the first columns.
     number, reach = band.shape[1], band.shape[3]
     flat = jnp.pad(band.reshape(runs, number, block * reach), ((0, 0), (0, 0), (0, block)))
