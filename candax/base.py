@@ -75,9 +75,9 @@ class Classes:
 
     ``vectors`` [num_classes, dim] and ``biases`` [num_classes] are its rows: arrays, or views of tables inside
     ``candax.rows.value_and_grad``. ``counts`` are label frequencies where known. Ids >= ``num_valid`` (default: none)
-    are padding rows: never sampled, scored or predicted. ``total_count`` is the sum of the counts of all classes where
-    these are one shard's. Where the head is ``normalized`` its logits are cosines, and
-    ``vectors`` are of any length nevertheless: what ranks or scores them uses ``candax.cosines.as_scored``.
+    are padding rows: never sampled, scored or predicted. ``total_count`` is the sum of the counts of all classes, and
+    ``total_valid`` their number, where these are one shard's. Where the head is ``normalized`` its logits are cosines,
+    and ``vectors`` are of any length nevertheless: what ranks or scores them uses ``candax.cosines.as_scored``.
     """
 
     vectors: Any
@@ -86,6 +86,7 @@ class Classes:
     num_valid: Int[Array, ""] = None  # type: ignore[assignment]  # set below
     normalized: bool = static_field(default=False)
     total_count: Float[Array, ""] | None = None
+    total_valid: Int[Array, ""] | None = None
 
     def __post_init__(self) -> None:
         for name in ("vectors", "biases"):

@@ -208,6 +208,8 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
     if _is_array(value) and any(getattr(of, "__name__", "") == "csr_array" for of in _members(hint)):
         advice = f" Wrap it: scipy.sparse.csr_array({name})."
+    if _is_array(value) and name in ("margin", "scale"):
+        advice = " One that is learned goes into a margin of your own: a function of cx.SampledLogits that gives such."
     owner, _, method = function.__qualname__.rpartition(".")
     owner = type(arguments["self"]).__name__ if owner and "self" in arguments else owner  # it may be a subclass
     label = f"{owner}.{method}".strip(".").removesuffix(".__init__")

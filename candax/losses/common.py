@@ -14,15 +14,25 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Loss, SampledLogits
 
-_INNER = "made_of_loss"
+_INNER, _COSINES = "made_of_loss", "takes_cosines"
 
 Reduction: TypeAlias = Literal["sum", "mean"]
 
 
-def made_of(made: Loss, loss: Loss) -> Loss:
-    """``made``, which is said to be made of ``loss``: what must hold for a loss must hold where it is wrapped, too."""
+def made_of(made: Loss, loss: Loss, *, of_cosines: bool = False) -> Loss:
+    """``made``, which is said to be made of ``loss``: what must hold for a loss must hold where it is wrapped, too.
+
+    ``of_cosines``: it takes cosines and hands logits to ``loss``.
+    """
     vars(made)[_INNER] = loss
+    vars(made)[_COSINES] = of_cosines or takes_cosines(loss)
     return made
+
+
+def takes_cosines(loss: Callable[..., Any]) -> bool:
+    """Whether a loss has a margin, so that what it is given are cosines and no logits yet."""
+    loss = loss.func if isinstance(loss, functools.partial) else loss
+    return getattr(loss, _COSINES, False)
 
 
 def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -57,7 +57,8 @@ def nce(
 
     Args:
         logits: see ``SampledLogits``.
-        log_normalizer: log z in nats, one number or one per example [B]; differentiable, so it may be learned.
+        log_normalizer: log z in nats, one number or one per example [B]; differentiable, so it may be learned. One per
+            example does not go with a head's ``block_size``.
         remove_hits: leave sampled classes out that are labels of the example. Common practice, but the optimum moves.
 
     Returns:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from candax.alike import made_once
 from candax.base import Loss, SampledLogits
 from candax.checks import check_rate, checked
-from candax.losses.common import made_of, mean_over_labels, reduce_over_samples, without_hits
+from candax.losses.common import made_of, mean_over_labels, negatives, reduce_over_samples, takes_cosines
 
 
 @checked
@@ -16,20 +16,21 @@ from candax.losses.common import made_of, mean_over_labels, reduce_over_samples,
 def with_smoothing(loss: Loss, smoothing: float) -> Loss:
     r"""A loss whose target is softened towards the sampled classes.
 
-    ``loss(logits) + e (mean_y o_y - mean_s o_s)``, where s runs over the samples that are no hits. For a loss of the
-    form ``-o_y + log Z``, such as ``sampled_softmax`` and ``css``, that is the cross-entropy with the target
-    ``(1 - e) [c = y] + e q(c)``, where q is how the sampler draws: with a sampler by frequency the smoothing is towards
-    frequent classes, with a uniform one it is the usual label smoothing.
+    ``loss(logits) + e (mean_y o_y - mean_s o_s)``, where s runs over the samples that are no true class. For a loss of
+    the form ``-o_y + log Z``, such as ``sampled_softmax`` and ``css``, that is the cross-entropy with the target
+    ``(1 - e) [c = y] + e q(c | c is no true class)``, where q is how the sampler draws: with a sampler by frequency the
+    smoothing is towards frequent classes, with a uniform one it is the usual label smoothing among the other classes.
 
     Args:
-        loss: any loss of ``SampledLogits``.
+        loss: any loss of ``SampledLogits``. One ``with_margin`` takes cosines, which are no logits yet: smooth the loss
+            behind the margin, ``with_margin(margin, with_smoothing(css, e))``.
         smoothing: e, the part of the target that the sampled classes share, in [0, 1).
 
     Returns:
         A loss. Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
-        ValueError: if ``smoothing`` is out of range.
+        ValueError: if ``smoothing`` is out of range, or the loss has a margin.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -44,9 +45,14 @@ def with_smoothing(loss: Loss, smoothing: float) -> Loss:
         target is smoothed over all classes.
     """
     check_rate("smoothing", smoothing)
+    if takes_cosines(loss):
+        raise ValueError(
+            "expected a loss of logits to smooth, got one with a margin, which makes logits of cosines: write "
+            "with_margin(margin, with_smoothing(loss, ...))."
+        )
 
     def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, " B"]:
-        keep = without_hits(logits)
+        keep = negatives(logits)
         true = mean_over_labels(jnp.where(logits.true_mask, logits.true, 0.0), logits.true_mask)
         sampled = reduce_over_samples(jnp.where(keep, logits.sampled, 0.0), keep, "mean")
         drawn = jnp.any(keep, axis=1) & jnp.any(logits.true_mask, axis=1)

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State, labels_mask
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
-from candax.losses.common import minus_log_expected_count, without_hits
+from candax.losses.common import innermost, minus_log_expected_count, without_hits
+from candax.losses.contrastive import nce
 from candax.models.computed import takes_where
 from candax.models.predictions import Predictions
 from candax.models.products import inner_products
@@ -109,6 +110,7 @@ def draw_and_score(
             )
         return losses, jnp.sum(logits.hits & logits.sampled_mask, axis=1), _effective_samples(logits)
 
+    _check_blocks(loss, block_size, len(labels))
     drawn = Candidates(candidates.ids, candidates.log_expected_count, candidates.mask)
     more_hits = None if flat.more_labels is None else find_more_hits(flat.more_labels, drawn.ids, len(labels))
     per_prediction = (embeddings, labels, true_count, true_rows, true_biases, more_hits, flat.num_labels)
@@ -219,12 +221,23 @@ def score(
     )
 
 
+def _check_blocks(loss: Loss, block_size: int | None, number: int) -> None:
+    """Raises ValueError for sizes that cannot be, and losses with a number for each of all predictions."""
+    check_positive("block_size", block_size, optional=True)
+    inner, keywords = innermost(loss)
+    of_each = inner is nce and jnp.size(keywords.get("log_normalizer", 0.0)) > 1
+    if of_each and block_size is not None and block_size < number:
+        raise ValueError(
+            f"expected nce with one log_normalizer where block_size={block_size} of {number} predictions are scored at "
+            "a time, got one for each. Leave block_size out, or subtract them from the logits in a loss of your own."
+        )
+
+
 def _in_blocks(
     of_some: Callable[[Any, Any], Any], per_prediction: Any, per_group: Any, groups: int, block_size: int | None
 ) -> Any:
     """``of_some`` of blocks of predictions; where there are several groups, of whole groups."""
     number = per_prediction[1].shape[0]
-    check_positive("block_size", block_size, optional=True)
     if block_size is None or block_size >= number:
         return of_some(per_prediction, per_group)
     recomputed = jax.checkpoint(of_some)

@@ -164,11 +164,12 @@ def bernoulli(
                 raise ValueError(f"expected probabilities in [0, 1], got {b}. Check the function given to bernoulli.")
             return b
         counts = check_counts(classes.counts, "bernoulli", may_be_zero=smoothing > 0, num_valid=classes.num_valid)
-        counts, added = (jnp.where(valid, of, 0.0) for of in (counts, jnp.full_like(counts, smoothing)))
+        counts = jnp.where(valid, counts, 0.0)
         total = jnp.sum(counts) if classes.total_count is None else classes.total_count
-        counts = counts + added
+        number = classes.num_valid if classes.total_valid is None else classes.total_valid
+        counts = jnp.where(valid, counts + smoothing, 0.0)
         if expected is None:
-            return (counts / (total + jnp.sum(added))) ** power
+            return (counts / (total + smoothing * number)) ** power
         weights = jnp.maximum((counts / jnp.max(counts)) ** power, jnp.finfo(jnp.float32).tiny)
         return probabilities_of_weights(jnp.where(counts > 0, weights, 0.0), expected)
 

@@ -94,7 +94,7 @@ def sharded(sampler: Sampler, num_shards: int, *, mesh: Mesh | None = None, axis
             first = number * rows
             valid = jnp.clip(num_valid - first, 0, rows).astype(jnp.int32)
             # No sampler knows what to do without any class: candidates of an empty shard are masked instead.
-            of_shard = Classes(vectors, biases, counts, jnp.maximum(valid, 1), classes.normalized, total)
+            of_shard = Classes(vectors, biases, counts, jnp.maximum(valid, 1), classes.normalized, total, num_valid)
             return function(_Shard(first, valid, of_shard), stacked, shared)
 
         def some(arguments: Any, of_all: Any, shared: PyTree) -> PyTree:

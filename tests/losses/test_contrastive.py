@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import candax as cx
 from candax import losses
 from candax.base import Loss
 from candax.losses import common
@@ -236,3 +237,13 @@ def test_softplus_is_right_to_its_last_bits():
     np.testing.assert_allclose(jax.jit(common.softplus)(x), exact, rtol=6e-7, atol=1e-37)
     slope = jax.vmap(jax.grad(common.softplus))(x)
     np.testing.assert_allclose(slope, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=1e-5, atol=1e-37)
+
+
+def test_one_normaliser_for_each_example_is_refused_in_blocks():
+    classes, labels = cx.Classes(jnp.ones((9, 2))), jnp.zeros(8, jnp.int32)
+    sampler = cx.samplers.uniform(3)
+    state, loss = sampler.init(jax.random.key(0), classes), partial(losses.nce, log_normalizer=jnp.arange(8.0))
+    options = {"sampler": sampler, "state": state, "key": jax.random.key(1)}
+    cx.sampled_loss(jnp.ones((8, 2)), labels, classes, loss=loss, block_size=8, **options)
+    with pytest.raises(ValueError, match="expected nce with one log_normalizer where block_size=4 of 8"):
+        cx.sampled_loss(jnp.ones((8, 2)), labels, classes, loss=loss, block_size=4, **options)

@@ -174,3 +174,18 @@ def test_frequencies_in_a_shard_are_those_among_all_classes() -> None:
     drawn = sampler.sample(state, jax.random.key(1), query)
     counts = jnp.exp(sampler.log_expected_count(state, drawn, jnp.arange(4)[None], query))
     np.testing.assert_allclose(counts[0], [0.8, 0.1, 0.05, 0.05], rtol=1e-4)
+
+
+def test_smoothing_in_a_shard_is_that_of_all_classes() -> None:
+    """Where smoothing dominates, a total with the smoothing of one shard alone would be eight times too small."""
+    counts = jnp.zeros(80).at[0].set(8.0)
+    classes = cx.Classes(jnp.zeros((80, 2)), None, counts)
+    query = cx.Query(jnp.zeros((1, 2)), jnp.zeros((1, 1), jnp.int32), classes)
+    found = []
+    for num_shards in (1, 8):
+        sampler = cx.samplers.sharded(bernoulli(num_slots=80, power=0.5, smoothing=1.0), num_shards)
+        state = sampler.init(jax.random.key(0), classes)
+        drawn = sampler.sample(state, jax.random.key(1), query)
+        found.append(jnp.exp(sampler.log_expected_count(state, drawn, jnp.arange(80)[None], query))[0])
+    np.testing.assert_allclose(found[0], np.sqrt((np.asarray(counts) + 1) / 88), rtol=1e-4)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
