@@ -196,7 +196,8 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
     found = files.load(write(tmp_path, "\n" + "\n".join(lines).replace(" ", mark) + "\n"))
     assert (found.item_names, found.user_names) == (("tea", "jam", "milk"), ("ann", "user"))
     assert [found.item_names[item] for item in found.items[:3]] == ["jam", "milk", "tea"]
-    assert found.notes == ("shop.txt:2: taken for names of columns, of which are read: user_id, item_id, timestamp",)
+    told = "shop.txt:2: taken for names of columns, of which are read: user_id, item_id, timestamp; left out: rating"
+    assert found.notes == (told,)
 
 
 @pytest.mark.parametrize(

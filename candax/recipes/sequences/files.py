@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
 
     The first line decides which: it has a tab, or else a comma, or else spaces. Items with times are sorted by time.
     A first line with tabs or commas may name the columns, such as ``userId,movieId,rating,timestamp``: then user, item
-    and time are taken by their names and others are left out.
+    and time are taken by their names and others are left out. The time may also be called ``event_time`` or
+    ``unixReviewTime``; where there is none, lines are taken in the file's order.
     ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
     library are the users, the identifiers that each uses are its items.
 
@@ -158,14 +159,40 @@ def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
     where = f"{path}:{number}"
     header = columns_in(first, mark, where)
     if header is not None:
-        names = ", ".join(split_line(first, mark, where)[place] for place in header)
-        notes.append(f"{path.name}:{number}: taken for names of columns, of which are read: {names}")
-    return interactions_of(name_of(path), _by_fields(path, mark, header), min_count=min_count)
+        notes.append(f"{path.name}:{number}: {_told(split_line(first, mark, where), header)}")
+    return interactions_of(name_of(path), _by_fields(path, mark, header, notes), min_count=min_count)
+
+
+def _told(names: Sequence[str], header: Sequence[int]) -> str:
+    """What is made of a line that names columns."""
+    read = ", ".join(names[place] for place in header)
+    others = ", ".join(name for place, name in enumerate(names) if place not in header)
+    left_out = f"; left out: {others}" if others else ""
+    order = "" if len(header) > 2 else "; no time column: lines are taken in the file's order"
+    return f"taken for names of columns, of which are read: {read}{left_out}{order}"
 
 
 def split_line(line: str, mark: str, where: str) -> list[str]:
     """The fields of a line, for errors ``where``; quotes have a meaning only in lines with commas."""
-    return line.split(mark) if mark == "\t" else next(_without_faults(csv.reader([line]), lambda: where))
+    if mark == "\t":
+        return line.split(mark)
+    # With a line break behind it, which a quote that is not closed takes in.
+    try:
+        fields = next(csv.reader([f"{line}\n"]))
+    except csv.Error as error:
+        raise _fault(where, error) from error
+    _check_closed(fields, where)
+    return fields
+
+
+def _check_closed(fields: Sequence[str], where: str) -> None:
+    """Raises ValueError where a field holds a line break: a stray quote takes in all lines up to the next one."""
+    broken = next((field for field in fields if "\n" in field), None)
+    if broken is not None:
+        raise ValueError(
+            f"{where}: expected users, items and times without line breaks, got {broken[:60]!r}: a quote is opened and "
+            "not closed in this line. Close it, or write a quote within quotes twice."
+        )
 
 
 def columns_in(line: str, mark: str, where: str) -> tuple[int, ...] | None:
@@ -175,7 +202,11 @@ def columns_in(line: str, mark: str, where: str) -> tuple[int, ...] | None:
         >>> columns_in('"item_id","user_id"', ",", "shop.csv:1"), columns_in("ann,tea", ",", "shop.csv:1")
         ((1, 0), None)
     """
-    return places_of(split_line(line, mark, where), ("user", "item"), ("time",))
+    fields = split_line(line, mark, where)
+    try:
+        return places_of(fields, ("user", "item"), ("time",))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _by_spaces(path: Path) -> Iterator[Row]:
@@ -192,20 +223,22 @@ def _by_spaces(path: Path) -> Iterator[Row]:
         yield from (Row(user, item) for item in items)
 
 
-def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None) -> Iterator[Row]:
+def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None, notes: list[str]) -> Iterator[Row]:
     """Rows of a file with tabs or commas; a ``header`` says where what is."""
     columns = f"user{mark}item or user{mark}item{mark}time" if header is None else "as many columns as the first line"
-    width, is_empty = None, True
+    width, is_empty, long = None, True, list[int]()
     with open_text(path) as lines:
-        reader = csv.reader(lines) if mark == "," else csv.reader(lines, delimiter=mark, quoting=csv.QUOTE_NONE)
-        for fields in _without_faults(reader, lambda: f"{path}:{reader.line_num}"):
+        for number, last, fields in _records(path, mark, lines):
             if not mark.join(fields).strip():
                 continue
-            where = f"{path}:{reader.line_num}"
+            where = f"{path}:{number}"
             first, width = width is None, len(fields) if width is None else width
             if first and header is not None:
                 continue
             kept = fields if header is None else [fields[place] for place in header if place < len(fields)]
+            if last > number:
+                _check_closed(kept, where)
+                long.append(number)
             if len(fields) != width or len(kept) not in (2, 3) or not all(kept):
                 shown = mark.join(fields)
                 raise ValueError(f"{where}: expected {columns}, alike in all lines, got {shown[:60]!r}. {_HEADER}")
@@ -216,13 +249,25 @@ def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None) -> Iterato
             yield Row(kept[0], kept[1], None if time is None else float(time))
     if is_empty:
         raise ValueError(f"{path}: expected rows of a user and an item after the names of columns, found none.")
+    if long:
+        notes.append(f"{path.name}: {len(long)} rows have line breaks within quotes, the first in line {long[0]}")
 
 
-def _without_faults(reader: Any, where: Callable[[], str]) -> Iterator[list[str]]:
+def _records(path: Path, mark: str, lines: Iterable[str]) -> Iterator[tuple[int, int, list[str]]]:
+    """The fields of each row, with the numbers of the lines in which it begins and ends."""
+    reader = csv.reader(lines) if mark == "," else csv.reader(lines, delimiter=mark, quoting=csv.QUOTE_NONE)
+    number = 1
     try:
-        yield from reader
+        for fields in reader:
+            yield number, reader.line_num, fields
+            number = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{where()}: expected fields separated by commas or tabs, but: {error}.") from error
+        raise _fault(f"{path}:{number}", error) from error
+
+
+def _fault(where: str, error: csv.Error) -> ValueError:
+    advice = " Is a quote opened in this line and not closed?" if "limit" in str(error) else ""
+    return ValueError(f"{where}: expected fields separated by commas or tabs, but: {error}.{advice}")
 
 
 def _is_finite(text: str) -> bool:
