@@ -12,7 +12,8 @@ from candax.data import Dataset, Examples
 from candax.recipes.extreme import baselines
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.mixing import measure_mixture
-from candax.recipes.extreme.train import Train, train
+from candax.recipes.extreme.train import Evaluate, Train, evaluate, train
+from candax.recipes.predict.loading import load
 
 
 @pytest.fixture
@@ -71,7 +72,6 @@ def test_the_best_power_is_that_of_the_highest_precision(dataset):
 
 
 def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):
-    batches = data.Batches(dataset.train, 8, 0)
     trained = []
     for seed in (0, 1):
         rngs = nnx.Rngs(seed)
@@ -84,15 +84,22 @@ def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):
     logits = [features @ of.encoder.bag[...] @ of.head.vectors[...].T + of.head.biases[...] for of in trained]
     for loss, of in [(cx.losses.one_vs_all, jax.nn.sigmoid), (None, jax.nn.softmax)]:
         expected = np.mean([of(o) for o in logits], axis=0) + 0.3 * shares.toarray()
-        found = measure_mixture(trained, dataset, batches, loss=loss, shares=shares, weight=0.3)
+        found = measure_mixture(trained, dataset, loss=loss, shares=shares, weight=0.3)
         for k in (1, 3, 5):
             assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, expected, k))
 
 
 def test_models_and_neighbours_of_three_classes_are_measured(tmp_path):
-    lines = [f"{i % 3} {i % 3}:1 {3 + i % 5}:0.5" for i in range(40)]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.txt").write_text("\n".join(["40 8 3", *lines]) + "\n")
+    lines = [f"{i % 3} {i % 5}:0.5 {17 + i % 3}:1" for i in range(40)]
+    (tmp_path / "train.txt").write_text("\n".join(["40 20 3", *lines]) + "\n")
+    # More features than any example of training has, of one size, which is small: what tells the class comes last.
+    many = " ".join(f"{i}:1e-25" for i in range(5, 17))
+    longer = [f"{i % 3} {many} {17 + i % 3}:1e-25" for i in range(12)]
+    (tmp_path / "test.txt").write_text("\n".join(["52 20 3", *lines, *longer]) + "\n")
     rows = train(Train(dataset=str(tmp_path), quick=True, out=tmp_path / "run"))
     assert rows[-1]["method"].endswith("neighbours")
     assert rows[-1]["p_at_1"] > 0.9
+    test = data.load(str(tmp_path)).test
+    found = evaluate(Evaluate(tmp_path / "run"))
+    assert found["p_at_1"] == rows[2]["p_at_1"] == load(tmp_path / "run").score(test.features, test.labels)
+    assert found["p_at_1"] > 0.9

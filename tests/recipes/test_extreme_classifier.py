@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from flax import nnx
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -14,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 
 import candax as cx
 from candax.recipes.common.finished import Finished
+from candax.recipes.extreme import embedding
 from candax.recipes.extreme.scoring import Labels
 
 TEXTS = ["red apple", "green apple", "red car", "fast car"] * 4
@@ -198,6 +200,54 @@ def test_dense_features_are_all_read():
     noise, signal = rng.choice([-2.0, 2.0], (200, 300)), np.where(y[:, None] == 1, 1.0, -1.0) * np.ones((1, 100))
     X = np.concatenate([noise, signal], axis=1)
     assert cx.recipes.ExtremeClassifier(dim=4).fit(X, y).score(X, y) > 0.95
+
+
+def test_examples_longer_than_those_of_training_are_read_whole():
+    """Of 30 words, one a text in training: what comes behind the first 8 counts, whatever is asked beside it."""
+    X = np.eye(30).repeat(6, axis=0)
+    found = cx.recipes.ExtremeClassifier(dim=30, epochs=20, num_sampled=30).fit(X, np.arange(30).repeat(6))
+    asked = np.zeros((3, 30))
+    asked[:, :9] = 1
+    asked[1:, 20] = 1
+    asked[2, 21:23] = 1
+    probabilities = found.predict_proba(asked)
+    assert (probabilities[1:, 20] > 5 * probabilities[0, 20]).all()
+    assert (probabilities[2, 21:23] > 4 * probabilities[0, 21:23]).all()
+    for row in range(3):
+        np.testing.assert_allclose(found.predict_proba(asked[[row]])[0], probabilities[row], rtol=1e-5)
+
+
+def test_examples_of_all_lengths_are_embedded_in_parts_of_bounded_size(monkeypatch):
+    """The longest, which alone is more than a part, and those beside it: each is what it is by itself."""
+    rng = np.random.default_rng(0)
+    model = cx.models.Classifier(
+        cx.models.SparseMLP(3000, 4, rngs=nnx.Rngs(0)), cx.Head(5, 4, rngs=nnx.Rngs(1))
+    )  # fmt: skip
+    X = csr_array(rng.normal(size=(40, 3000)) * (rng.random((40, 3000)) < rng.choice([0, 0.01, 0.1, 1], (40, 1))))
+    shapes = []
+    monkeypatch.setattr(embedding, "_MOST_NUMBERS", 4 * 512)
+    flat = embedding._flat
+    monkeypatch.setattr(embedding, "_flat", lambda *args: shapes.append(args[1:]) or flat(*args))
+    bag, bias = np.asarray(model.encoder.bag[...]), np.asarray(model.encoder.bias[...])
+    length = np.linalg.norm(X.toarray(), axis=1, keepdims=True)
+    expected = np.maximum(X.toarray() / np.where(length > 0, length, 1) @ bag + bias, 0)
+    np.testing.assert_allclose(embedding.embedded(model, X), expected, atol=1e-6)
+    assert set(shapes) <= {(64, 256), (64, 512), (64, 3000)}
+    assert (64, 3000) in shapes
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30, 1e200, 1e-200])
+def test_features_of_any_size_are_learned_alike(scale):
+    """Rows are scaled to length 1, also those whose squares float32 cannot hold; rows of zeros stay zeros."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 64)
+    X = np.eye(3).repeat(4, axis=1)[y] + rng.normal(size=(64, 12))
+    X[:5] = 0
+    expected = cx.recipes.ExtremeClassifier(dim=4, epochs=2).fit(X, y).predict_proba(X)
+    for dtype in (np.float64, np.float32) if 1e-38 < scale < 1e38 else (np.float64,):
+        scaled = (scale * X).astype(dtype)
+        found = cx.recipes.ExtremeClassifier(dim=4, epochs=2).fit(scaled, y).predict_proba(scaled)
+        np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
 def test_as_many_labels_as_classes_and_numbers_of_numpy(tmp_path):

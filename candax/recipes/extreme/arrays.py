@@ -7,10 +7,13 @@ from scipy.sparse import csr_array, issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d
 
+# Exponents of 2 between which the largest value of a row may lie for its squares to be added up in float32.
+_LEAST_EXPONENT, _MOST_EXPONENT = -32, 32
 
-def features_of(X: Any) -> csr_array:
-    """Features in float32 with ids of 32 bits, sorted and distinct within a row."""
-    found = csr_array(X, dtype=np.float32)
+
+def features_of(X: Any, dtype: Any = np.float32) -> csr_array:
+    """Features with ids of 32 bits, sorted and distinct within a row."""
+    found = csr_array(X, dtype=dtype)
     if found.has_canonical_format and found.indices.dtype == np.int32:
         return found
     found = found.copy()
@@ -18,6 +21,25 @@ def features_of(X: Any) -> csr_array:
     if found.nnz <= np.iinfo(np.int32).max:
         found.indices, found.indptr = found.indices.astype(np.int32), found.indptr.astype(np.int32)
     return found
+
+
+def in_range(features: csr_array) -> csr_array:
+    """Features in float32, of rows that are scaled to length 1 later: those of very large or small values are scaled.
+
+    By a power of two, which changes no digit, so that the largest value is from 1/2 to 1 and its square has neither
+    overflow nor underflow. Other rows, and rows of zeros, stay as they are.
+    """
+    counts = np.diff(features.indptr)
+    full = np.flatnonzero(counts)
+    largest = np.zeros(len(counts), features.dtype)
+    if len(full):
+        largest[full] = np.maximum.reduceat(np.abs(features.data), features.indptr[full])
+    exponents = np.frexp(largest)[1]
+    exponents[(exponents >= _LEAST_EXPONENT) & (exponents <= _MOST_EXPONENT)] = 0
+    if not exponents.any():
+        return features.astype(np.float32, copy=False)
+    values = np.ldexp(features.data, -np.repeat(exponents, counts)).astype(np.float32)
+    return csr_array((values, features.indices, features.indptr), shape=features.shape)
 
 
 def is_indicator(y: Any) -> bool:

@@ -17,7 +17,7 @@ from candax.recipes.common import finished
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.common.finished import plain
 from candax.recipes.common.options import with_options
-from candax.recipes.extreme.arrays import classes_of, features_of, indicator_of, is_indicator
+from candax.recipes.extreme.arrays import classes_of, features_of, in_range, indicator_of, is_indicator
 from candax.recipes.extreme.options import pair_of
 from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
 from candax.recipes.extreme.scoring import Labels
@@ -28,6 +28,8 @@ from candax.training import fit
 _LEAST_BATCHES = 8
 # The most numbers in a dense array of probabilities.
 _MOST_PROBABILITIES = 1 << 28
+# Types in which features are read: those too large or too small for float32 have a direction in float64.
+_FLOATS = (np.float64, np.float32)
 # Labels of an example that are looked at first, if their number is not given; more follow if all are likely.
 _AT_FIRST = 64
 
@@ -38,7 +40,8 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
     The model of ``candax train``: features scaled to length 1, a truncated singular value decomposition of the training
     features to start from, class vectors that start as centroids, then Adagrad on a sampled loss. ``X`` is sparse or
     dense ``[n, num_features]``; ``y`` a sparse or dense indicator ``[n, num_labels]`` (several labels per example), or
-    ``[n]`` of any values (one label per example), as for scikit-learn's other classifiers.
+    ``[n]`` of any values (one label per example), as for scikit-learn's other classifiers. Of a few very long examples,
+    training reads the features of largest value; predictions read all.
 
     Args:
         sampler: of candidates; None: all classes.
@@ -284,22 +287,23 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         self.multilabel_ = is_indicator(y)
         self.sparse_ = issparse(y)
         if self.multilabel_:
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float32)
+            X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS)
             labels = indicator_of(y, X.shape[0])
             if not labels.nnz:
                 raise ValueError(f"expected y with labels, got zeros alone for all {X.shape[0]} examples.")
             self.classes_ = np.arange(labels.shape[1])
         else:
-            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float32)
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=_FLOATS)
             self.classes_, labels = classes_of(y)
-        return features_of(X), labels
+        return in_range(features_of(X, X.dtype)), labels
 
     def _fitted(self) -> Labels:
         check_is_fitted(self, "fitted_")
         return self.fitted_
 
     def _read(self, X: Any) -> csr_array:
-        return features_of(validate_data(self, X, accept_sparse="csr", dtype=np.float32, reset=False))
+        X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
+        return features_of(X, X.dtype)
 
     def _rows(self, values: np.ndarray, ids: np.ndarray, kept: np.ndarray) -> csr_array:
         """A sparse matrix with a row for each example."""

@@ -24,8 +24,8 @@ from candax.base import Classes
 from candax.data.progress import progress_bar
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.extreme.embedding import embedded
 from candax.recipes.extreme.train import restore
-from candax.training import embed
 from candax.training.metrics_log import write_atomically
 
 
@@ -106,13 +106,14 @@ def _choose(settings: Diagnose, with_labels: np.ndarray) -> np.ndarray:
     return with_labels[np.sort(chosen)]
 
 
-def _from_run(settings: Diagnose) -> tuple[Classes, jax.Array, np.ndarray]:
+def _from_run(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
     run = restore(settings.source)
     test = run.dataset.test
     rows = _choose(settings, np.flatnonzero(np.diff(test.labels.indptr)))
     examples = data.Examples(test.features[rows], test.labels[rows])
-    ((batch, _),) = data.evaluation_batches(examples, len(rows), run.training.batches.max_features)
-    return run.model.head.classes(), embed(run.model, batch), batch.labels
+    # For the labels alone: features are read without a limit.
+    ((batch, _),) = data.evaluation_batches(examples, len(rows), max_features=1)
+    return run.model.head.classes(), embedded(run.model, examples.features), batch.labels
 
 
 def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 from scipy.sparse import csr_array
 
 from candax import losses
-from candax.data import Batches, Dataset, evaluation_batches
+from candax.data import Dataset
 from candax.models import Classifier
 from candax.recipes.extreme.baselines import measure_ranking
-from candax.training import embed
+from candax.recipes.extreme.embedding import embedded
 from candax.training.metrics import KS
 
 _MOST_EXAMPLES, _SCORES_AT_A_TIME = 1024, 1 << 25
@@ -21,7 +21,6 @@ _MOST_EXAMPLES, _SCORES_AT_A_TIME = 1024, 1 << 25
 def measure_mixture(
     models: Sequence[Classifier],
     dataset: Dataset,
-    batches: Batches,
     *,
     loss: Any,
     shares: csr_array | None = None,
@@ -32,7 +31,6 @@ def measure_mixture(
     Args:
         models: of the same data.
         dataset: the models are measured on its test set.
-        batches: the training batches; predictions use the same number of feature slots.
         loss: that the models were trained with: after ``one_vs_all`` p is the sigmoid, after others the softmax.
         shares: of ``neighbour_shares``.
         weight: of the shares.
@@ -42,9 +40,11 @@ def measure_mixture(
     """
     size = max(1, min(_MOST_EXAMPLES, len(dataset.test), _SCORES_AT_A_TIME // dataset.num_classes))
     found = []
-    for batch, rows in evaluation_batches(dataset.test, size, batches.max_features, max_labels=1):
-        each = [_probabilities(model.head(embed(model, batch)), loss) for model in models]
-        scores = np.mean(each, axis=0)[: rows.stop - rows.start]
+    for at in range(0, len(dataset.test), size):
+        rows = slice(at, at + size)
+        features = dataset.test.features[rows]
+        each = [_probabilities(model.head(embedded(model, features)), loss) for model in models]
+        scores = np.mean(each, axis=0)
         if shares is not None:
             scores = scores + weight * shares[rows].toarray()
         best = np.asarray(jax.lax.top_k(scores, min(max(KS), dataset.num_classes))[1])

@@ -15,7 +15,7 @@ from candax.alike import made_once
 from candax.base import Sampler
 from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
 from candax.recipes.common.heads import FULL_SOFTMAX_IN_BLOCKS, plain_head
-from candax.training import evaluate_dataset
+from candax.recipes.extreme.embedding import measured
 
 # Test examples behind each point of a curve.
 CURVE_EXAMPLES = 5000
@@ -66,7 +66,7 @@ def problem(
         curve_examples: test examples behind each point of the curve; None: there is no curve.
 
     Returns:
-        A ``Training``, whose figures are those of ``candax.training.evaluate_dataset``.
+        A ``Training``, whose figures are those of ``candax.training.evaluate``, all features of an example read.
     """
     batches = data.Batches(dataset.train, batch_size, seed, flat=True)
     chosen = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:curve_examples])
@@ -79,10 +79,8 @@ def problem(
         make,
         batches,
         num_steps or max(1, round(epochs * batches.batches_per_epoch)),
-        measure=lambda model: evaluate_dataset(model, dataset, batches),
-        on_the_way=None
-        if curve_examples is None
-        else lambda model: evaluate_dataset(model, dataset, batches, rows=chosen),
+        measure=lambda model: measured(model, dataset),
+        on_the_way=None if curve_examples is None else lambda model: measured(model, dataset, chosen),
     )
 
 

@@ -39,7 +39,7 @@ def save_run(
         settings: of `candax train`.
         dataset: that was trained on.
         model: at the end.
-        max_features: feature slots of an example in training; predictions use as many.
+        max_features: feature slots of an example in training, for versions of candax that predicted from as many.
         step: the last one.
         rarity: of features, if their counts were weighted by it.
     """

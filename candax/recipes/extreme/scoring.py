@@ -11,12 +11,12 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 import candax as cx
-from candax import data, models
+from candax import models
 from candax.base import Classes
 from candax.data.weighting import weighted
 from candax.recipes.common import finished
-from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
-from candax.training import embed
+from candax.recipes.common.search import Searching
+from candax.recipes.extreme.embedding import embedded
 
 # Classes that an index is asked for where fewer are wanted, so that probabilities hardly depend on how many those are.
 _FOUND = 1000
@@ -26,8 +26,8 @@ class Labels(Searching):
     """What a trained model predicts for examples.
 
     Args:
-        about: ``num_features``, ``num_classes``, ``dim``, ``encoder``, ``max_features`` (slots of an example in
-            training), ``probability`` ("sigmoid": each class by itself, or "softmax").
+        about: ``num_features``, ``num_classes``, ``dim``, ``encoder``, ``probability`` ("sigmoid": each class by
+            itself, or "softmax").
         weights: of the model.
         rarity: of features, if training weighted their counts by it.
     """
@@ -67,15 +67,8 @@ class Labels(Searching):
         return expit(np.asarray(logits)) if self._is_sigmoid else np.asarray(jax.nn.softmax(logits, axis=1))
 
     def embedded(self, features: csr_array) -> Float[np.ndarray, "n dim"]:
-        """Embeddings of examples, of which as many features are read as in training."""
-        if self.rarity is not None:
-            features = weighted(features, self.rarity)
-        labels = csr_array((features.shape[0], self.about["num_classes"]), dtype=bool)
-        examples = data.Examples(features, labels)
-        size = min(AT_A_TIME, power_of_two(len(examples)))
-        batches = data.evaluation_batches(examples, size, self.about["max_features"], max_labels=1)
-        found = [np.asarray(embed(self.model, batch))[: rows.stop - rows.start] for batch, rows in batches]
-        return np.concatenate(found or [np.zeros((0, self.about["dim"]), np.float32)])
+        """Embeddings of examples, of which all features are read."""
+        return embedded(self.model, features if self.rarity is None else weighted(features, self.rarity))
 
     @property
     def _is_sigmoid(self) -> bool:

@@ -13,6 +13,7 @@ from candax.data.weighting import rarity_of
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.extreme import linear
+from candax.recipes.extreme.arrays import in_range
 from candax.recipes.extreme.problem import problem
 
 # Consecutive examples that are held out together, one such run in ten: neighbours are often alike.
@@ -39,6 +40,12 @@ def without_validation(dataset: data.Dataset) -> data.Dataset:
     ]
     train, test = (data.Examples(dataset.train.features[rows], dataset.train.labels[rows]) for rows in parts)
     return dataclasses.replace(dataset, train=train, test=test)
+
+
+def _in_range(examples: data.Examples) -> data.Examples:
+    """The same examples, if no value is too large or too small, so that their digest is found only once."""
+    features = in_range(examples.features)
+    return examples if features is examples.features else data.Examples(features, examples.labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +92,8 @@ class Setting(common.Settings):
         """The data set."""
         dataset = data.load(self.dataset)
         self.check_sizes(dataset)
-        return data.tf_idf(dataset) if self.tf_idf else dataset
+        dataset = data.tf_idf(dataset) if self.tf_idf else dataset
+        return dataclasses.replace(dataset, train=_in_range(dataset.train), test=_in_range(dataset.test))
 
     def check_sizes(self, dataset: data.Dataset) -> None:
         """Raises ValueError for a data set that has nothing to measure on, or not enough to train on."""

@@ -31,11 +31,12 @@ from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.embedding import measured
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
 from candax.recipes.extreme.setting import QUICK, STDLIB, Setting, without_validation
-from candax.training import Checkpoints, Validation, evaluate_dataset, fit
+from candax.training import Checkpoints, Validation, fit
 from candax.training.metrics_log import write_atomically
 
 # Where the curve is measured, as shares of the steps.
@@ -147,11 +148,8 @@ class Run(NamedTuple):
     optimizer: cx.Optimizer
 
     def measure(self) -> dict[str, float]:
-        """What ``evaluate_dataset`` says of the model, and the step."""
-        return {
-            "step": int(self.optimizer.step[...]),
-            **evaluate_dataset(self.model, self.dataset, self.training.batches),
-        }
+        """What ``candax.training.evaluate`` says of the model, and the step."""
+        return {"step": int(self.optimizer.step[...]), **measured(self.model, self.dataset)}
 
 
 def identity_of(settings: Train, num_steps: int) -> dict[str, Any]:
@@ -303,7 +301,6 @@ def _averaged(
     return measure_mixture(
         [run.model for run in runs],
         dataset,
-        runs[0].training.batches,
         loss=None if each[0].sampler is None else LOSSES[each[0].loss],
         shares=shares() if weight else None,
         weight=weight,
