@@ -24,6 +24,7 @@ from candax.files import WrongFileError, read_arrays, remove_abandoned, write_ar
 
 FORMAT = "candax-dataset-2"
 CACHE_VARIABLE = "CANDAX_CACHE"
+_LONGEST_NAME = 100
 
 
 T = TypeVar("T")
@@ -107,7 +108,9 @@ def cached(
     """
     form = DATASET if form is None else form
     digest = hashlib.blake2b(f"{name}\0{identity}".encode(), digest_size=8).hexdigest()
-    path = cache_folder() / f"{name}-{digest}.safetensors"
+    # Cut, as file systems take names of up to 255 bytes, and locks and unfinished files have longer ones.
+    start = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+    path = cache_folder() / f"{start}-{digest}.safetensors"
     found = _found(path, key, form)
     if found is not None:
         return found

@@ -124,13 +124,35 @@ def decode(path: Path, number: int, line: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}:{number}: expected text in UTF-8, got {error.reason}: is it binary?") from error
     if "\0" in text:
-        raise ValueError(f"{path}:{number}: expected text, got a line with a NUL byte: is it binary?")
+        raise _with_nul(path, number)
     return text
+
+
+def _with_nul(path: Path, number: int) -> ValueError:
+    return ValueError(f"{path}:{number}: expected text, got a line with a NUL byte: is it binary?")
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """As ``read_lines``, with each line decoded from UTF-8."""
     return ((number, decode(path, number, line)) for number, line in read_lines(path))
+
+
+class _WithoutNul(io.RawIOBase):
+    """A stream without NUL bytes: those of UTF-16, for one, would be taken for UTF-8."""
+
+    def __init__(self, path: Path, stream: io.BufferedReader) -> None:
+        self._path, self._stream, self._line = path, stream, 1
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._stream.read1(len(buffer))
+        if (at := piece.find(b"\0")) >= 0:
+            raise _with_nul(self._path, self._line + piece.count(b"\n", 0, at))
+        self._line += piece.count(b"\n")
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 @contextlib.contextmanager
@@ -143,6 +165,6 @@ def open_text(path: Path) -> Iterator[IO[str]]:
     """
     with open_bytes(path) as (_, stream):
         try:
-            yield io.TextIOWrapper(stream, encoding="utf-8-sig")
+            yield io.TextIOWrapper(io.BufferedReader(_WithoutNul(path, stream), 1 << 16), encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: expected text in UTF-8, plain or {ENDINGS}; {error}.") from error

@@ -1,10 +1,11 @@
 """Sentences from text files and from the source of Python's standard library."""
 
+import dataclasses
 import keyword
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sklearn.feature_extraction.text import CountVectorizer
@@ -13,7 +14,10 @@ from candax.checks import checked
 from candax.data.corpus import Corpus, corpus_of
 from candax.data.python_stdlib import each_file, library_of
 from candax.data.streams import text_lines
+from candax.data.tokens import long_words_in, one_spelling
 
+# Paths that an error shows.
+_SHOWN = 3
 # A full stop, question or exclamation mark before white space (always in wikitext), a quote, a bracket or the end.
 _SENTENCE_END = re.compile(r"[.!?]+(?=[\s\"')]|$)")
 
@@ -25,7 +29,8 @@ def text_corpus(
     r"""Sentences of text files: small letters, no punctuation, no English stop words.
 
     A sentence ends at a full stop, a question or an exclamation mark, and at the end of a line. Words are runs of two
-    or more letters, digits and underscores. Rare words and long sentences are left out, see ``corpus_of``.
+    or more letters, digits, underscores and combining marks, in Unicode's normal form C. Rare words and long sentences
+    are left out, see ``corpus_of``.
 
     Args:
         paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst.
@@ -52,9 +57,12 @@ def text_corpus(
     files = [Path(path) for path in paths]
     if not files:
         raise ValueError("expected one text file or more, got none.")
-    words_of = CountVectorizer(stop_words="english").build_analyzer()
+    words_of = CountVectorizer(
+        stop_words="english", preprocessor=_in_small_letters, tokenizer=long_words_in, token_pattern=None
+    ).build_analyzer()
     found = (words_of(part) for line in _lines(files) for part in _SENTENCE_END.split(line) if part.strip())
-    return corpus_of(name or files[0].name.split(".")[0], found, min_count=min_count, max_length=max_length)
+    corpus = corpus_of(shown_paths(files), found, min_count=min_count, max_length=max_length)
+    return dataclasses.replace(corpus, name=name or files[0].name.split(".")[0])
 
 
 @checked
@@ -92,6 +100,16 @@ def python_sentences(stdlib: str | os.PathLike[str] | None = None) -> Iterator[l
     # Each file is read to its end first, so that nothing is taken from one that turns out not to be Python.
     for _, found in each_file(library.names, lambda name: list(_paragraphs(library.root / name))):
         yield from found or ()
+
+
+def shown_paths(paths: Sequence[Path]) -> str:
+    """The paths of a text for errors, the first of them where there are many."""
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(map(str, paths[:_SHOWN])) + more
+
+
+def _in_small_letters(text: str) -> str:
+    return one_spelling(text.lower())
 
 
 def _paragraphs(path: Path) -> Iterator[list[str]]:

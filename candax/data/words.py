@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,11 +20,10 @@ from candax.data.corpus import sentence_of_words
 from candax.data.progress import progress_bar
 from candax.data.python_stdlib import library_of
 from candax.data.streams import LONGEST_LINE, MODULES, open_text
-from candax.data.text import python_sentences
+from candax.data.text import python_sentences, shown_paths
+from candax.data.tokens import one_spelling, words_in
 from candax.files import naming
 
-# Letters, digits and underscores; an apostrophe only within a word.
-_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _CHARACTERS = 1 << 20
 _TOKENS = 1 << 20
 _GONE = -2
@@ -153,9 +151,10 @@ def _words_in(file: IO[bytes], name: str, sentences: Iterable[Sequence[str]], mi
 def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int = 5, keep_case: bool = False) -> Words:
     """Words of text files, or of Python's standard library: read the first time, later taken from the cache.
 
-    A word is a run of letters, digits and underscores, apostrophes inside it included; a sentence ends where a line
-    does. In the standard library, words are identifiers and sentences are paragraphs of code, see
-    ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes per word).
+    A word is a run of letters, digits, underscores and combining marks, apostrophes inside it included, in Unicode's
+    normal form C; a sentence ends where a line does. In the standard library, words are identifiers and sentences are
+    paragraphs of code, see ``python_corpus``. Files are read piece by piece, and the ids stay on disk (4 bytes per
+    word).
 
     Args:
         paths: files in UTF-8, plain or .gz, .bz2, .xz, .zst; none: the standard library.
@@ -181,7 +180,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
     files = [Path(path).resolve() for path in paths]
     name = files[0].name.split(".")[0] if files else "python-stdlib"
     key = {
-        "words": 3,
+        "words": 4,
         "files": [(path.stat().st_size, path.stat().st_mtime_ns) for path in files],
         "min_count": min_count,
         "keep_case": keep_case,
@@ -198,7 +197,9 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         with file:
             try:
                 sentences = _sentences(files, keep_case) if files else python_sentences()
-                return words_of(name, sentences, min_count=min_count, file=file)
+                # Errors name the files, tables only the first one's stem.
+                found = words_of(shown_paths(files) or name, sentences, min_count=min_count, file=file)
+                return dataclasses.replace(found, name=name)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                     raise
@@ -226,22 +227,26 @@ def _sentences(paths: Sequence[Path], keep_case: bool) -> Iterator[list[str]]:
                 while piece := file.read(_CHARACTERS):
                     read += len(piece)
                     done(before + min(int(read * share), path.stat().st_size))
-                    lines = (rest + (piece if keep_case else piece.lower())).split("\n")
-                    rest = lines.pop()
-                    yield from filter(None, map(_WORD.findall, lines))
+                    text, _, rest = (rest + (piece if keep_case else piece.lower())).rpartition("\n")
+                    yield from filter(None, _words(text))
                     if len(rest) > _CHARACTERS:
                         cut = max(rest.rfind(" "), rest.rfind("\t"))
                         if cut > 0:
-                            yield _WORD.findall(rest[:cut])
+                            yield from _words(rest[:cut])
                             rest = rest[cut:]
                         elif len(rest) > LONGEST_LINE:
                             raise ValueError(
                                 f"{path}: expected white space at least every {LONGEST_LINE} characters, found none: "
                                 "is it text?"
                             )
-                if last := _WORD.findall(rest):
-                    yield last
+                yield from filter(None, _words(rest))
             before += path.stat().st_size
+
+
+def _words(text: str) -> Iterator[list[str]]:
+    """The words of each line."""
+    text = one_spelling(text)
+    return map(words_in(text), text.split("\n"))
 
 
 def _rank(ids: dict[str, int], counts: Int64[np.ndarray, " n"]) -> Any:

@@ -40,6 +40,29 @@ def test_files_are_read_alike_however_they_are_packed(tmp_path, suffix, opener):
     assert "The" in text_words([path], min_count=1, keep_case=True).words
 
 
+def test_words_keep_their_marks_and_have_one_spelling(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text("\u0130stanbul is in T\u00fcrkiye\nहिन्दी भाषा\nCafe\u0301 caf\u00e9 e\u0301te\u0301's \u0301\n")
+    sentences = [
+        ["i\u0307stanbul", "is", "in", "t\u00fcrkiye"],
+        ["हिन्दी", "भाषा"],
+        ["caf\u00e9"] * 2 + ["\u00e9t\u00e9's"],
+    ]
+    assert spelled(text_words([path], min_count=1)) == sentences
+    assert "\u0130stanbul" in text_words([path], min_count=1, keep_case=True).words
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(module, "_CHARACTERS", 30)  # a letter and its mark may come in two pieces
+    assert spelled(text_words([path], min_count=1)) == sentences
+
+
+def test_texts_with_long_names_are_cached(tmp_path, monkeypatch):
+    path = tmp_path / ("\u00e9" * 120)
+    path.write_text(TEXT)
+    first = text_words([path], min_count=1)
+    monkeypatch.setattr(module, "words_of", lambda *a, **k: 1 / 0)
+    assert text_words([path], min_count=1).name == first.name == path.name
+
+
 def test_sentences_can_be_cut_anywhere(monkeypatch):
     monkeypatch.setattr(module, "_TOKENS", 4)
     sentences = [["b", "a", "b"], ["b"], ["a", "a", "b", "b"]]
@@ -122,11 +145,13 @@ def test_pruning_while_counting_keeps_what_is_frequent():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "found 0 among 0 words"),
+        (b"", r"text\.txt: expected two .* found 0 among 0 words"),
         (b"word\n", "found 0 among 1 words"),
         (b"same " * 50, "found 1 among 50 words"),
-        (bytes(range(256)) * 9, "expected text in UTF-8"),
-        (b"\0" * 100, "found 0 among 0"),
+        (bytes(range(1, 256)) * 9, "expected text in UTF-8"),
+        (b"\0" * 100, r"text\.txt:1: expected text, got a line with a NUL byte"),
+        ("first\nsecond\n".encode("utf-16-le"), r"text\.txt:1: expected text, got a line with a NUL byte"),
+        (b"a\n" * 70_000 + b"\nb\0\n", r"text\.txt:70002: expected text, got a line with a NUL byte: is it binary\?"),
     ],
 )
 def test_what_is_no_text_is_refused(tmp_path, content, message):
