@@ -1,6 +1,7 @@
 """Model and optimizer while they train: one compiled step on their arrays, written back before either is read."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from candax.models.head import Head, Refreshes
@@ -16,10 +16,11 @@ from candax.models.predictions import predictions
 from candax.rows.accumulate import accumulate as join
 from candax.rows.differentiate import value_and_grad
 from candax.rows.slots import settle
-from candax.rows.tables import placement_of, replicate
+from candax.rows.tables import replicate
 from candax.training.feed import field, size_of
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
+from candax.training.spreading import mesh_of, renumbered, spread
 from candax.training.validation import RESERVED
 
 LossFunction = Callable[[Any, Any], Any]
@@ -48,14 +49,26 @@ def head_of(model: nnx.Module) -> Head:
 def loss_of_labels(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
     """The default loss: that of the model's head, for ``model(batch)`` and the batch's ``labels``.
 
-    The batch may also have ``where``, ``weights`` and ``more_labels``, see ``cx.sampled_loss``.
+    The batch may also have ``where``, ``weights`` and ``more_labels``, see ``cx.sampled_loss``. With several processes,
+    each numbers in ``more_labels`` the predictions of its own part of the batch, from 0.
 
     A batch that is a pair is ``(inputs, labels)``, and the model is given the inputs.
     """
+    return _loss_of_labels(model, batch, in_parts=False)
+
+
+def _loss_of_parts(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
+    """``loss_of_labels`` of a batch that several processes have spread over a mesh, each giving its part."""
+    return _loss_of_labels(model, batch, in_parts=True)
+
+
+def _loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool) -> tuple[Array, dict[str, Array]]:
     inputs, labels = parts_of(batch)
     masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights", "more_labels")}
     head = head_of(model)
     h = model(inputs)
+    if in_parts and masks.get("more_labels") is not None:
+        masks["more_labels"] = renumbered(model, masks["more_labels"], math.prod(h.shape[:-1]))
     flat = predictions(h, labels, num_classes=head.num_classes, num_valid=head.num_classes, **masks)
     return head.loss(h, labels, **masks), {WEIGHT: jnp.sum(flat.weights)}
 
@@ -96,11 +109,12 @@ class Trainer:
 
     def __init__(self, model: nnx.Module, optimizer: Optimizer, loss_fn: LossFunction, accumulate: int) -> None:
         self.model, self.optimizer = model, optimizer
-        self.mesh = _mesh_of(model)
+        self.mesh = mesh_of(model)
         if self.mesh is not None:
             replicate(self.mesh, model, optimizer)
         _own((model, optimizer))
-        self._step = compiled_step(loss_fn, accumulate)
+        self._in_parts = loss_fn is loss_of_labels and self.mesh is not None and jax.process_count() > 1
+        self._step = compiled_step(_loss_of_parts if self._in_parts else loss_fn, accumulate)
         self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head) and node.sampler is not None]
         self.reload()
 
@@ -146,7 +160,7 @@ class Trainer:
         """A batch on the device, or spread over the mesh: over the axes without classes or, without such, over all."""
         if self.mesh is None:
             return jax.device_put(batch)
-        return jax.tree.map(functools.partial(_spread, self.mesh, _axes_of(self.model, self.mesh)), batch)
+        return spread(self.model, self.mesh, batch, renumbers=self._in_parts)
 
 
 def _own(nodes: Any) -> None:
@@ -166,41 +180,6 @@ def _again(leaf: Any, seen: set[int]) -> bool:
         return True
     seen.add(id(leaf))
     return False
-
-
-def _spread(mesh: Mesh, axes: tuple[str, ...], leaf: Any) -> Array:
-    processes = jax.process_count()
-    number = int(np.prod([mesh.shape[axis] for axis in axes]))
-    whole = np.shape(leaf)[0] * processes if np.ndim(leaf) else 0
-    over = PartitionSpec(axes) if whole and whole % number == 0 else PartitionSpec()
-    sharding = NamedSharding(mesh, over)
-    if processes == 1:
-        return jax.device_put(leaf, sharding)
-    if not over:
-        raise ValueError(
-            f"expected batches whose size over all {processes} processes is a multiple of the {number} devices of "
-            f"{axes}, got {np.shape(leaf)} in each: make the batch of each process a multiple of {number // processes}."
-        )
-    return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
-
-
-def _axes_of(model: nnx.Module, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that examples lie over: those without classes, or else all."""
-    of_classes = {place.axis for place in _placements(model)}
-    others = tuple(name for name in mesh.axis_names if name not in of_classes)
-    return others if any(mesh.shape[name] > 1 for name in others) else tuple(mesh.axis_names)
-
-
-def _placements(model: nnx.Module) -> list[Any]:
-    places = [placement_of(node) for _, node in nnx.iter_graph(model)]
-    return [place for place in places if place is not None and place.mesh is not None]
-
-
-def _mesh_of(model: nnx.Module) -> Mesh | None:
-    meshes = {place.mesh for place in _placements(model)}
-    if len(meshes) > 1:
-        raise ValueError(f"expected all tables of a model on one mesh, got {len(meshes)} meshes.")
-    return next(iter(meshes), None)
 
 
 @functools.lru_cache(maxsize=32)

@@ -39,6 +39,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
         assert found["devices"] == alone["devices"] == 4
         assert len(found["losses"]) >= 6
         assert found["losses"][:6] == pytest.approx(alone["losses"], rel=1e-5)
+        assert found["more"] == pytest.approx(alone["more"], rel=1e-5)
         assert found["p"] == pytest.approx(alone["p"], rel=1e-4)
         assert "processes [0] have run out of data" in found["error"]
 
