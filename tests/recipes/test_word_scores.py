@@ -5,7 +5,7 @@ import pytest
 
 from candax.data import WordVectors
 from candax.recipes.words import measures, word_analogies, word_similarity
-from candax.recipes.words.scores import file_scores
+from candax.recipes.words.scores import file_scores, read_similarity
 
 TABLE = {"king": (1, 1), "queen": (1, -1), "man": (0, 1), "woman": (0.1, -1), "car": (-1, 0)}
 
@@ -33,6 +33,22 @@ def test_similarity_is_the_correlation_of_ranks(tmp_path, vectors, separator):
     np.testing.assert_allclose(found.cosines[0], np.sqrt(0.5), rtol=1e-6)
     path.write_text(separator.join(("king", "man", "1")) + "\n" + separator.join(("king", "queen", "2")))
     assert word_similarity(vectors, path).spearman == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word1\tword2\tPOS\tSimLex999\tconc(w1)\nking\tman\tN\t1.58\t2.72\nking\tqueen\tN\t9.2\t3\n",
+        "king\tman\tV\t1.58\tSYNONYMS\nking\tqueen\tV\t9.2\tNONE\nking\tcar\tV\tnan\t3\n",
+        "Word 1\tWord 2\tHuman (Mean)\nking\tman\t1.58\nking\tqueen\t9.2\n",
+        "Word 1;Word 2;a;b\nking;man;x;1.58\nking;queen;x;9.2\n",
+        "Word 1 Word 2 Human\nking man 1.58\nking queen 9.2\n",
+    ],
+)
+def test_published_files_are_read_as_they_are(tmp_path, text):
+    (tmp_path / "pairs.txt").write_text(text)
+    pairs, passed_over = read_similarity(tmp_path / "pairs.txt")
+    assert (pairs, passed_over) == ([("king", "man", 1.58), ("king", "queen", 9.2)], 1)
 
 
 def test_analogies_count_what_is_asked_and_what_is_not(tmp_path, vectors):

@@ -1,6 +1,5 @@
 """How well word vectors do: rank correlation with judgements of similarity, and analogies answered."""
 
-import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -67,8 +66,9 @@ def word_similarity(vectors: WordVectors, path: str | os.PathLike[str]) -> Simil
 
     Args:
         vectors: to be measured.
-        path: a file of lines ``word word number``, separated by tabs, spaces, commas or semicolons; other lines are
-            taken for headings, and counted. May be compressed.
+        path: a file of lines ``word word number``, separated by tabs, spaces, commas or semicolons; but for spaces
+            others may stand before the number, as in SimLex-999 and SimVerb (``word word POS number ...``). Other
+            lines are taken for headings, and counted. May be compressed.
 
     Returns:
         See ``Similarity``. A word counts as it is written, or else in small letters.
@@ -208,12 +208,21 @@ def _is_right(units: Float[np.ndarray, "n dim"], questions: Int64[np.ndarray, "Q
 def _pair(line: str) -> tuple[str, str, float] | None:
     for separator in ("\t", ";", ",", None):
         parts: Sequence[str] = [part.strip() for part in line.split(separator)]
-        if len(parts) >= 3 and parts[0] and parts[1]:
-            with contextlib.suppress(ValueError):
-                number = float(parts[2])
-                if math.isfinite(number):
-                    return parts[0], parts[1], number
+        if len(parts) < 3 or not parts[0] or not parts[1]:
+            continue
+        # In a heading with spaces, such as "Word 1 Word 2 Human", a number further on says nothing.
+        numbers = map(_number, parts[2:] if separator else parts[2:3])
+        number = next((number for number in numbers if number is not None), None)
+        if number is not None and math.isfinite(number):
+            return parts[0], parts[1], number
     return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
