@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Float
 
-from candax.data.streams import decode, most_bytes, read_lines
+from candax.data.streams import MODULES, decode, most_bytes, open_bytes, read_lines
 from candax.files import WrongFileError, replacing
 
 _TEXT = (".txt", ".vec")
@@ -66,6 +66,8 @@ def write(path: str | os.PathLike[str], words: Sequence[str], vectors: Float[np.
 def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarray, "num_words dim"]]:
     """Reads word vectors: files that end in .safetensors or .bin in these formats, all other files as text.
 
+    Text and .bin may be compressed, as in vectors.bin.gz.
+
     Raises:
         WrongFileError: if the file does not hold what its ending says, or holds a word twice or a number that is not
             finite; with file and line number where it is text.
@@ -74,11 +76,13 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Float[np.ndarra
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path}: expected a file of word vectors, got a folder.")
+    if (ending := _ending(path)) == ".safetensors" != path.suffix:
+        raise WrongFileError(f"{path}: expected .safetensors that are not compressed: unpack it and read the result.")
     try:
-        if path.suffix == ".safetensors":
+        if ending == ".safetensors":
             words, vectors = _read_safetensors(path)
         else:
-            words, vectors = _read_binary(path) if path.suffix == ".bin" else _read_text(path)
+            words, vectors = _read_binary(path) if ending == ".bin" else _read_text(path)
     except WrongFileError:
         raise
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
@@ -112,8 +116,13 @@ def fault_of(
 
 def _place(path: Path, number: int) -> str:
     """Where a word is: its line in a text file, else its number."""
-    in_text = path.suffix not in (".bin", ".safetensors")
+    in_text = _ending(path) not in (".bin", ".safetensors")
     return f"{path}:{number + 2}" if in_text else f"{path}: word {number + 1}"
+
+
+def _ending(path: Path) -> str:
+    """The ending that names the format: of a compressed file the one before."""
+    return Path(path.stem).suffix if path.suffix.lower() in MODULES else path.suffix
 
 
 def _read_safetensors(path: Path) -> tuple[list[str], np.ndarray]:
@@ -166,7 +175,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
 
 def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
     words: list[str] = []
-    with path.open("rb") as file:
+    with open_bytes(path) as (_, file):
         number, dim = _header(path, file.readline(200))
         vectors = np.zeros((number, dim), np.float32)
         for _ in range(number):

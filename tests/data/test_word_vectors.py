@@ -1,5 +1,9 @@
 """Word vectors and their files."""
 
+import bz2
+import gzip
+import lzma
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -22,6 +26,22 @@ def test_files_read_back_to_the_same_bits(tmp_path, vectors, ending):
     assert again.words == vectors.words
     np.testing.assert_array_equal(again.vectors, vectors.vectors)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_compressed_files_are_read_by_the_ending_before(tmp_path, vectors):
+    for ending, module in ((".gz", gzip), (".BZ2", bz2), (".xz", lzma)):
+        for of in ("bin", "txt"):
+            vectors.save(tmp_path / f"v.{of}")
+            (tmp_path / f"v.{of}{ending}").write_bytes(module.compress((tmp_path / f"v.{of}").read_bytes()))
+            again = WordVectors.load(tmp_path / f"v.{of}{ending}")
+            assert again.words == vectors.words
+            np.testing.assert_array_equal(again.vectors, vectors.vectors)
+    (tmp_path / "v.bin.gz").write_bytes(gzip.compress((tmp_path / "v.bin").read_bytes()[:-9]))
+    with pytest.raises(WrongFileError, match=r"v\.bin\.gz: .* ends after 3 of 4 words"):
+        WordVectors.load(tmp_path / "v.bin.gz")
+    (tmp_path / "v.safetensors.gz").write_bytes(b"")
+    with pytest.raises(WrongFileError, match=r"v\.safetensors\.gz: expected .* not compressed: unpack it"):
+        WordVectors.load(tmp_path / "v.safetensors.gz")
 
 
 def test_gensim_opens_both_formats(tmp_path, vectors):
