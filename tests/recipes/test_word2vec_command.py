@@ -86,7 +86,7 @@ def test_wrong_arguments_end_in_one_line(text, tmp_path, capsys):
     here = ("--out", tmp_path / "out")
     empty, junk = tmp_path / "empty.txt", tmp_path / "junk.txt"
     empty.write_text("")
-    junk.write_bytes(bytes(range(256)))
+    junk.write_bytes(bytes(range(1, 256)))
     assert "found 0 among 0 words" in fails(capsys, "word2vec", empty, *here)
     assert "expected text in UTF-8" in fails(capsys, "word2vec", junk, *here)
     assert "none.txt" in fails(capsys, "word2vec", tmp_path / "none.txt", *here)
