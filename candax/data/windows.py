@@ -13,6 +13,8 @@ from candax.data.words import Words
 Direction: TypeAlias = Literal["skipgram", "cbow"]
 # Branches of the seed's random streams.
 _SHARDS, _KEEP, _WINDOWS, _RUNS = ORDER, 1, 2, 3
+# Of how batches follow from all else: a run of another version is not gone on with.
+_VERSION = 2
 # Batches made at a time.
 _GROUP = 16
 # How far a window reaches is an int8.
@@ -148,6 +150,7 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
             "subsample": self.subsample,
             "run_length": self.run_length,
             "shard_size": self.shard_size,
+            "windows": _VERSION,
         }
 
     def _count_batches(self) -> Int64[np.ndarray, " shards"]:
@@ -195,9 +198,9 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
         kept = np.pad(kept[start : start + size], (0, max(0, size - len(kept[start:]))), constant_values=-1)
         order = np.argsort(bits[1:], kind="stable")
         runs = kept.reshape(-1, self.run_length)[order]
-        reach = 1 + random_bits(self.seed, epoch, (_WINDOWS, shard), -(-size // 8)).view(np.uint8)[:size] % np.uint8(
-            self.window
-        )
+        drawn = random_bits(self.seed, epoch, (_WINDOWS, shard), -(-size // 4)).view(np.uint16)[:size]
+        # A product: remainders of few bits would favour small numbers.
+        reach = 1 + (drawn.astype(np.uint32) * np.uint32(self.window) >> np.uint32(16))
         return runs, reach.astype(np.int8).reshape(runs.shape)
 
 

@@ -56,6 +56,18 @@ def test_labels_are_the_words_around_within_sentence_run_and_reach():
     assert np.all(seen[1:] > 0.2 * seen.sum())
 
 
+@pytest.mark.parametrize("window", [5, 100, 127])
+def test_every_reach_is_as_frequent(window):
+    _, batches = make(sentences=2000, window=window)
+    reach = np.concatenate([batches._shard(epoch, 0)[1].ravel() for epoch in range(4)])
+    counts = np.bincount(reach, minlength=window + 1)
+    assert counts[0] == 0
+    expected = len(reach) / window
+    # Chi-squared: its standard deviation is sqrt(2 (window - 1)).
+    assert np.sum((counts[1:] - expected) ** 2) / expected < window - 1 + 4 * np.sqrt(2 * (window - 1))
+    assert batches.identity["windows"] == 2
+
+
 def test_cbow_has_the_same_windows():
     _, skip = make()
     _, cbow = make(direction="cbow")
