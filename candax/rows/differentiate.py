@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from candax.checks import checked
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.lookups import MARK, Mark, TableView, Tape, new_token
+from candax.rows.refusing import refusing
 from candax.rows.slots import Lagging, rule_of, slots_of_tables
 from candax.rows.tables import DrawCount, Table
 
@@ -103,6 +104,7 @@ def differentiate(
     return Differentiated(loss, out, grads[1], rows, of_heads, all_finite)
 
 
+@refusing(nnx.DiffState, "expected argnums of integers, got a DiffState: choose what is trained by cx.Optimizer(wrt=).")
 @checked
 def value_and_grad(
     f: Callable[..., Any], *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False

@@ -17,6 +17,15 @@ _PROBE_SHAPE = (160, 130)
 _ELEMENTWISE: set[bytes] = set()
 
 
+def collects(name: str) -> str:
+    """What is said of a transformation that collects gradients."""
+    return (
+        f"rowwise: the transformation collects gradients over several steps ({name}), so rows that a later step does "
+        "not use would lose theirs. Join gradients of several batches by candax.accumulate, or cut a batch into parts "
+        "by fit(accumulate=)."
+    )
+
+
 def refuse_collectors(transformation: optax.GradientTransformation) -> None:
     """Refuses accumulation over steps, as the gradient of a row that misses the last of k steps would be lost; and an
     exact optimizer within another.
@@ -32,11 +41,7 @@ def refuse_collectors(transformation: optax.GradientTransformation) -> None:
                 "clip_norm= of candax.Optimizer, and give the rate to the optimizer."
             )
         if is_refused(node):
-            raise ValueError(
-                f"rowwise: the transformation collects gradients over several steps ({type(node).__name__}), so rows "
-                "that a later step does not use would lose theirs. Join gradients of several batches by "
-                "candax.accumulate, or cut a batch into parts by fit(accumulate=)."
-            )
+            raise ValueError(collects(type(node).__name__))
 
 
 def check_elementwise(transformation: optax.GradientTransformation) -> None:
@@ -65,10 +70,10 @@ def check_elementwise(transformation: optax.GradientTransformation) -> None:
         traced = jax.jit(lambda table, grads: (train(table, grads), train(table[part], grads[:, part]))).trace(
             table, grads
         )
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise ValueError(
-            "rowwise: the transformation needs more than gradients, state and parameters (a line search, say): "
-            f"{error}. Use adam, adagrad, sgd and the like."
+            "rowwise: the transformation is not elementwise: it needs more than gradients, state and parameters (a "
+            f"line search or lookahead, say): {error}. Use adam, adagrad, sgd and the like."
         ) from error
     # Compiling takes most of the time, and what tables of one optimizer do is mostly the same program.
     program = hashlib.sha256(str(traced.jaxpr).encode())

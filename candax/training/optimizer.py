@@ -17,8 +17,10 @@ from candax.rows.adding import Adding, can_add, finite
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
 from candax.rows.differentiate import name_of
 from candax.rows.draws import join
+from candax.rows.elementwise import collects
 from candax.rows.exact import Exact
 from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
+from candax.rows.refusing import refusing
 from candax.rows.rounding import Rounding
 from candax.rows.slots import Slots, attach, detach, slots_of_tables
 from candax.rows.tables import Placement, Table, placement_of
@@ -70,6 +72,7 @@ class Optimizer(nnx.Pytree):
         1
     """
 
+    @refusing(optax.MultiSteps, collects("MultiSteps"))
     @checked
     def __init__(
         self,

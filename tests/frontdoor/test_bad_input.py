@@ -228,12 +228,28 @@ def test_micro_batches_that_do_not_fit_are_refused(model):
     [
         optax.adafactor(0.1),
         optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1)),
-        optax.MultiSteps(optax.sgd(0.1), 2),
+        optax.lookahead(optax.sgd(0.1), 2, 0.5),
     ],
 )
 def test_optimizers_that_mix_rows_are_refused(model, tx):
-    with pytest.raises(ValueError, match=r"rowwise|GradientTransformation, got a MultiSteps"):
+    with pytest.raises(ValueError, match=r"rowwise: .* not elementwise"):
         cx.Optimizer(model, tx)
+    with pytest.raises(ValueError, match=r"rowwise: .* not elementwise"):
+        cx.rows.rowwise(tx)
+
+
+def test_what_has_another_place_here_is_refused_with_that_place(model):
+    collector = optax.MultiSteps(optax.sgd(0.1), 2)
+    for give in (
+        cx.rows.rowwise,
+        functools.partial(cx.Optimizer, model),
+        lambda tx: cx.Optimizer(model, optax.sgd(0.1), tables=tx),
+    ):
+        with pytest.raises(ValueError, match=r"several steps \(MultiSteps\).*candax\.accumulate.*fit\(accumulate=\)"):
+            give(collector)
+    for argnums in (nnx.DiffState(0, nnx.Param), (nnx.DiffState(0, nnx.Param),)):
+        with pytest.raises(ValueError, match=r"got a DiffState: .* cx\.Optimizer\(wrt=\)"):
+            cx.value_and_grad(model_loss, argnums=argnums)
 
 
 WRONG_HEADS = {
