@@ -61,6 +61,19 @@ def test_values_that_are_no_numbers_are_told(values, columns, message, table, ca
     assert bool(message) == ("column price:" in said)
 
 
+@pytest.mark.parametrize("value", ["1.7e9 + 10 * k", "k * 1e-9", "k * 1e-310", "1e12 + k", "k * 1e300"])
+def test_numbers_are_standardised_whatever_their_size(value, table):
+    """Of times in seconds and of rates, by the closed form for equal steps; the last item is not trained on."""
+    names = [str(k) for k in range(9)]
+    rows = [f"{k}\t{eval(value, {'k': k})!r}\t-0.1\t0\n" for k in range(8)]
+    table.write_text("id\tvalue\tsame\tzero\n" + "".join(rows) + "8\t1e308\t7\t7\n")
+    found = features.read_features(table, tuple(names), np.arange(9) < 8, "items").numbers
+    expected = np.zeros((8, 3))
+    expected[:, 0] = (np.arange(8) - 3.5) / np.sqrt(63 / 12)
+    np.testing.assert_allclose(found[:8], expected, atol=1e-3)
+    assert found[8].tolist() == [10, 10, 10]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

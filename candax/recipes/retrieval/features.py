@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Float32, Int, Int32
+from jaxtyping import Array, Bool, Float, Float32, Float64, Int, Int32
 from rich.console import Console
 
 import candax as cx
@@ -19,6 +19,8 @@ from candax.rows.tables import Constant
 _WORD = re.compile(r"\w+")
 # The most words read of an item or user, and how many items or users must have a word for it to be kept.
 _MOST_WORDS, _LEAST = 32, 2
+# The least standard deviation of a column, as a share of its largest value.
+_LEAST_DEVIATION = 1e-15
 
 
 class Features(NamedTuple):
@@ -127,17 +129,17 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
     return Features(words, numbers, num_words)
 
 
-def _numbers(column: list[str]) -> Float32[np.ndarray, " n"] | None:
+def _numbers(column: list[str]) -> Float64[np.ndarray, " n"] | None:
     """A column as numbers, NaN where it is empty; None if it is text."""
     try:
         found = np.array([float(value) if value.strip() else np.nan for value in column], np.float64)
     except ValueError:
         return None
     found[~np.isfinite(found)] = np.nan
-    return found.astype(np.float32) if np.isfinite(found).any() else None
+    return found if np.isfinite(found).any() else None
 
 
-def _say_what_is_odd(where: str, column: list[str], read: Float32[np.ndarray, " n"] | None) -> None:
+def _say_what_is_odd(where: str, column: list[str], read: Float64[np.ndarray, " n"] | None) -> None:
     """Prints how many values are missing though something stands there, or why a column of numbers is none."""
     given = [value for value in column if value.strip()]
     wrong = [value for value in given if not _is_number(value)]
@@ -160,13 +162,19 @@ def _is_number(value: str) -> bool:
     return True
 
 
-def _standardised(column: Float32[np.ndarray, " n"], trained: Bool[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
-    known = column[trained & np.isfinite(column)]
+def _standardised(column: Float64[np.ndarray, " n"], trained: Bool[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
+    """In float64 up to the end: times in seconds differ less from each other than float32 can tell."""
+    given = np.isfinite(column)
+    known = column[trained & given]
     if not len(known):
-        return np.zeros_like(column)
-    scaled = (column - known.mean()) / max(float(known.std()), 1e-6)
+        return np.zeros(len(column), np.float32)
+    size = np.abs(known).max() or 1.0
+    known = known / size
+    with np.errstate(over="ignore"):
+        # What differs by rounding alone is one value.
+        scaled = (column / size - known.mean()) / max(float(known.std()), _LEAST_DEVIATION)
     # A value far outside of what is trained on tells no more than one at its edge.
-    return np.clip(np.where(np.isfinite(scaled), scaled, 0.0), -10, 10).astype(np.float32)
+    return np.clip(np.where(given, scaled, 0.0), -10, 10).astype(np.float32)
 
 
 def _words(
