@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import pickle
 import re
+import warnings
 from types import SimpleNamespace
 
 import jax
@@ -267,3 +269,21 @@ def test_heads_that_do_not_divide_the_coordinates_are_refused_at_once():
     command.SequencesSettings(methods=("sasrec_bce",), num_heads=1).ready()
     with pytest.raises(ValueError, match="as the heads of sasrec_bce divide, got --dim 9 and --num-heads 2"):
         command.SequencesSettings(methods=("sasrec_bce",), dim=9, num_heads=2).ready()
+
+
+@pytest.mark.parametrize("kind", [cx.recipes.SequenceRecommender, cx.recipes.TwoTowerRecommender])
+def test_a_recommender_is_pickled_and_knows_items_by_their_texts(kind, tmp_path):
+    histories = [[1, 2, 3], [1, 2], [4, 3]] * 8
+    model = kind(dim=8, epochs=2, length=8, num_rows=2, sampler="log_uniform", loss="css").fit(histories)
+    (items, scores), (popular, _) = model.recommend([[1], [9]], 2)
+    model.save(tmp_path)
+    for other in (pickle.loads(pickle.dumps(model)), cx.recipes.load(tmp_path)):
+        assert other.recommend([[1]], 2) == [(items, scores)]
+        assert other.recommend([["1"]], 2) == [(items, scores)]
+        assert other.recommend([[np.int64(1), "x"]], 2) == [(items, scores)]
+        assert all(type(item) is int for item in items)
+    with pytest.warns(UserWarning, match=r"none of the items of 2 histories is known, such as 'x', .* such as 1"):
+        assert model.recommend([[], ["x"]], 2)[1][0] == popular
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.recommend([[]], 2)[0][0] == popular

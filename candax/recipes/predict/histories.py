@@ -29,9 +29,8 @@ def answers(
     Raises:
         ValueError: with file and line, for lines of another kind.
     """
-    numbers = {str(item): number for number, item in enumerate(found.items)}
     for batch in in_batches(histories(source, notes)):
-        ids = [[numbers[item] for item in history.items if item in numbers] for history in batch]
+        ids = [found.known(history.items) for history in batch]
         unknown = sum(len(history.items) - len(known) for history, known in zip(batch, ids, strict=True))
         notes["items unknown to the run, left out of histories"] += unknown
         notes["users without a known item, answered by the most popular items"] += sum(not known for known in ids)

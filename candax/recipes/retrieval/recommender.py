@@ -40,12 +40,11 @@ class TwoTowerRecommender(SequenceRecommender):
         self.features = Known()
 
     def _fitted(self, found: Sequences) -> models.Classifier:
-        self.features = Known()
         training = training_of(self.settings, found, self.settings.seed, measured=False)
         return training.train(*pair_of(self.settings, found.num_items), "", None)[0]
 
-    def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
-        self.features = known_of(saved)
+    def _untrained(self, num_items: int, saved: finished.Finished | None) -> models.Classifier:
+        self.features = Known() if saved is None else known_of(saved)
         return two_towers(self.settings, num_items, known=self.features)
 
     def _save(self, folder: Path, found: Sequences) -> Path:

@@ -1,6 +1,7 @@
 """Recommendation of the next item with the usual interface: `fit(histories)` and `recommend(histories, k)`."""
 
 import dataclasses
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,8 +64,10 @@ class SequenceRecommender(Searching):
             ValueError: if no history has two items, one is no list of items, or two items are a number and its text.
         """
         found = sequences_of(histories)
-        self.model = self._fitted(found)
-        self._set(found, found.counts())
+        weights = finished.weights_of(self._fitted(found))
+        # A model as it is loaded: without a sampler and what that remembers, which could not be pickled.
+        self.model = finished.into(self._untrained(found.num_items, None), weights, "the model")
+        self._set(found.name, found.item_names, found.counts())
         return self
 
     @property
@@ -78,8 +81,10 @@ class SequenceRecommender(Searching):
     ) -> list[tuple[list[Any], list[float]]]:
         """The items that come next, likeliest first.
 
-        Unknown items are left out of a history. A history without a known item gets the most popular items, whose
-        scores are then their shares of all items in training.
+        Items may be given as numbers or as texts: 3 and "3" are the same one, answered as it was in training; of a run
+        of a command all are texts. Unknown items are left out of a history. A history without a known item gets the
+        most popular items, whose scores are then their shares of all items in training. Where no item of any history
+        is known, although there are some, there is a warning: they may be of other data.
 
         Args:
             histories: items in order.
@@ -89,7 +94,15 @@ class SequenceRecommender(Searching):
         Returns:
             Items and scores for each history: k of each, or as many as there are.
         """
-        ids = [self.known(history) for history in _lists(histories)]
+        each = _lists(histories)
+        ids = [self.known(history) for history in each]
+        if any(each) and not any(ids):
+            some = next(history for history in each if history)[0]
+            warnings.warn(
+                f"none of the items of {len(each)} histories is known, such as {described(some)}, so that the answers "
+                f"are the most popular items: expected items such as {described(self.items[0])}.",
+                stacklevel=3,
+            )
         best = self.best(ids, k, exclude_seen=exclude_seen)
         return [
             ([self.items[i] for i in row[row >= 0].tolist()], scores[row >= 0].tolist())
@@ -97,9 +110,9 @@ class SequenceRecommender(Searching):
         ]
 
     def known(self, history: Iterable[Hashable]) -> list[int]:
-        """Numbers of the items of a history, unknown ones left out."""
+        """Numbers of the items of a history, unknown ones left out; an item is known by its text."""
         numbers = self._trained()._numbers
-        return [number for item in history if (number := numbers.get(item)) is not None]
+        return [number for item in history if (number := numbers.get(str(item))) is not None]
 
     def best(self, histories: Sequence[Sequence[int]], k: int, *, exclude_seen: bool = True) -> Best:
         """As ``recommend``, with items as numbers."""
@@ -131,14 +144,17 @@ class SequenceRecommender(Searching):
         assert found is not None
         return self._save(Path(folder), found)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state to pickle, without the search, which is made from the weights; a copy searches exactly."""
+        return {name: value for name, value in self.__dict__.items() if name != "search"}
+
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
         """The recommender that ``save`` or the command has saved."""
         found = cls(**saved.about["options"])
         items = tuple(saved.names["items"])
-        nothing = Sequences(saved.about["data"], items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
-        found.model = finished.into(found._untrained(saved, len(items)), saved.weights, str(saved.path))
-        found._set(nothing, saved.extra["counts"])
+        found.model = finished.into(found._untrained(len(items), saved), saved.weights, str(saved.path))
+        found._set(saved.about["data"], items, saved.extra["counts"])
         return found
 
     def searched(self) -> Classes:
@@ -151,18 +167,20 @@ class SequenceRecommender(Searching):
         training = training_of(settings, found, settings.seed, measured=False)
         return training.train(*pair_of(settings), "", None)[0]
 
-    def _untrained(self, saved: finished.Finished, num_items: int) -> models.Classifier:
-        """The model, whose weights are still to be read."""
+    def _untrained(self, num_items: int, saved: finished.Finished | None) -> models.Classifier:
+        """The model, whose weights are still to be read, from ``saved`` or what was trained."""
         del saved
         return sequence_model(self.settings, num_items)
 
     def _save(self, folder: Path, found: Sequences) -> Path:
         return save_model(folder, TASK, self.options, found, self.model, counts=self.counts)
 
-    def _set(self, found: Sequences, counts: np.ndarray) -> None:
+    def _set(self, name: str, items: tuple[Any, ...], counts: np.ndarray) -> None:
+        """Takes the names of what was trained on; the histories are not kept."""
         self.__dict__.pop("search", None)
-        self._found, self.counts, self.items = found, counts, found.item_names
-        self._numbers: dict[Any, int] = {item: number for number, item in enumerate(self.items)}
+        self._found = Sequences(name, items, np.zeros(0, np.int32), np.zeros(1, np.int64), held_out=0)
+        self.counts, self.items = counts, items
+        self._numbers = {str(item): number for number, item in enumerate(items)}
 
     def _trained(self) -> "SequenceRecommender":
         if self._found is None:
