@@ -154,7 +154,8 @@ class Head(OutputLayer):
         self.block_size = block_size
         self.deterministic = False
         key = rngs.params()
-        self.key_data = Constant(jax.random.key_data(key))
+        # Its data, which checkpoints hold, and beside them what kind of key they make.
+        self.key_data, self.key_impl = Constant(jax.random.key_data(key)), jax.random.key_impl(key)
         self.draws = DrawCount(jnp.int32(0))
         self.sampler: Sampler | None = None
         self.loss_function: Any = None
@@ -192,11 +193,14 @@ class Head(OutputLayer):
 
     def step_key(self) -> KeyArray:
         """The key of the next draw."""
-        return jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...]), self.draws[...])
+        return self._key_of(self.draws[...])
+
+    def _key_of(self, number: Any) -> KeyArray:
+        return jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...], impl=self.key_impl), number)
 
     def _initial_state(self) -> Any:
         assert self.sampler is not None
-        key = jax.random.fold_in(jax.random.wrap_key_data(self.key_data[...]), INIT)
+        key = self._key_of(INIT)
         # Over a mesh op by op would be slow. (On one device it lets samplers look at the counts on the host.)
         init = self.sampler.init if self.placement is None else jax.jit(self.sampler.init)
         # Copies: a step donates the model, and an array that the sampler keeps as it is would be donated twice.

@@ -86,3 +86,14 @@ def test_no_groups_of_no_examples_are_scored():
         num_classes=9,
     )
     assert logits.sampled.shape == logits.hits.shape == (0, 3)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_another_kind_are_kept_as_they_are(impl):
+    """Of the kind that is common on TPUs, whose data are four words."""
+    head = cx.Head(20, 4, sampler=UNIFORM, rngs=nnx.Rngs(params=jax.random.key(0, impl=impl)))
+    first, second = head.step_key(), (head.loss(H, LABELS), head.step_key())[1]
+    assert jax.random.key_impl(second) == impl
+    assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
+    copy = nnx.merge(*nnx.split(head))
+    assert (jax.random.key_data(copy.step_key()) == jax.random.key_data(second)).all()
