@@ -58,7 +58,8 @@ class Figure1(common.Settings):
         """See ``Settings``; problems come in batches."""
         super().check()
         self.expect(self.num_classes >= 2, "--num-classes of 2 or more", "num_classes")
-        self.expect(self.num_problems >= _BATCH, f"--num-problems of {_BATCH} or more", "num_problems")
+        whole = self.num_problems % _BATCH == 0
+        self.expect(whole, f"--num-problems of {_BATCH} or a multiple of it", "num_problems")
 
 
 _SAMPLERS: dict[str, Callable[[int], Sampler]] = {

@@ -17,6 +17,7 @@ def test_errors_are_the_expected_ones(tmp_path):
     assert (tmp_path / "css_figure1.png").stat().st_size > 10_000
 
 
-def test_too_few_problems_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="num-problems of 200 or more"):
-        figure1(Figure1(num_problems=10, out=tmp_path))
+@pytest.mark.parametrize("number", [10, 399])
+def test_problems_that_fill_no_batch_are_refused(number, tmp_path):
+    with pytest.raises(ValueError, match="num-problems of 200 or a multiple of it"):
+        figure1(Figure1(num_problems=number, out=tmp_path))
