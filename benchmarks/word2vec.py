@@ -4,9 +4,9 @@
     python benchmarks/word2vec.py TEXT... --similarity PAIRS... --analogies QUESTIONS...
 
 Skip-gram (or ``--direction cbow``) with negative sampling, dim 100, window 5, k = 5, subsampling at 1e-3, words seen 5
-times or more, 5 epochs, learning rate from .025 down, seeds 0, 1, 2. gensim works with two threads on a file of the
-very words that candax has read (its quickest way), so that both see the same text and vocabulary. Without TEXT the text
-is the identifiers of Python's standard library.
+times or more, 5 epochs, seeds 0, 1, 2, each library's own learning rate: gensim's falls from .025, candax's from .035.
+gensim works with two threads on a file of the very words that candax has read (its quickest way), so that both see the
+same text and vocabulary. Without TEXT the text is the identifiers of Python's standard library.
 
 The tables: the mean score over the seeds, on each file and on all files of similarity together; words of the text per
 second of training alone (candax: without compilation, which "seconds" includes), and per second of processor time

@@ -27,7 +27,7 @@ from candax.models import CBOW, Classifier, SkipGram
 from candax.rows import adding_sgd
 from candax.training import fit
 
-# word2vec's code lowers the learning rate to this share of what it starts with.
+# gensim lowers the learning rate to this share of what it starts with, from .025 to .0001; word2vec.c to 1e-4 of it.
 _LAST_RATE = 0.004
 # How many times one word may stand in a batch.
 _MOST_OFTEN = 16
