@@ -227,8 +227,7 @@ class Sampler(NamedTuple):
     share: Callable[[int], "Sampler"] | None = None
 
     def __repr__(self) -> str:
-        made_by = getattr(self.share, "made_by", None)
-        return made_by or f"Sampler({getattr(self.sample, '__qualname__', type(self.sample).__name__)})"
+        return _made_by(self.share) or f"Sampler({getattr(self.sample, '__qualname__', type(self.sample).__name__)})"
 
 
 class Retriever(NamedTuple):
@@ -264,6 +263,9 @@ class Retriever(NamedTuple):
     share: Callable[[int], "Retriever"] | None = None
     shortlist: Callable[[State, Query, int, int, int], tuple[Array, Array]] | None = None
 
+    def __repr__(self) -> str:
+        return _made_by(self.share) or f"Retriever({self.kind})"
+
     def find(
         self, state: State, embeddings: Float[Array, "B dim"], classes: Classes, k: int
     ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
@@ -282,6 +284,11 @@ class Retriever(NamedTuple):
             return jnp.zeros((0, k), jnp.float32), jnp.zeros((0, k), jnp.int32)
         unknown = jnp.full((embeddings.shape[0], 1), -1, jnp.int32)
         return self.search(state, Query(embeddings, unknown, classes), k)
+
+
+def _made_by(share: Any) -> str | None:
+    """The call that made a sampler or a retriever of this library, as text."""
+    return getattr(share, "made_by", None)
 
 
 def no_follow(state: State, key: KeyArray, row_ids: Array, rows: Array) -> State:

@@ -441,6 +441,9 @@ def test_a_sampler_is_shown_as_it_was_made():
     assert repr(uniform) == "uniform(5, replacement=False)"
     assert repr(cx.samplers.mixture([uniform, cx.samplers.in_batch()])) == f"mixture([{uniform}, in_batch()])"
     assert "sharded" in repr(cx.samplers.sharded(uniform, 5))
+    index = cx.samplers.exact_index(block_size=64)
+    assert repr(cx.samplers.retrieved(index, 2)) == "retrieved(exact_index(block_size=64), 2)"
+    assert repr(index._replace(share=None)) == "Retriever(exact)"
     with pytest.raises(ValueError, match=r"got sampler=uniform\(5, .* with the function full_softmax"):
         cx.Head(9, 2, sampler=uniform, loss=cx.losses.full_softmax, rngs=nnx.Rngs(0))
 

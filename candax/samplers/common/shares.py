@@ -37,9 +37,9 @@ def divisible(*numbers: str) -> Callable[[Callable[P, Made]], Callable[P, Made]]
                 arguments = {name: _divided(name, value, number, name in numbers) for name, value in passed.items()}
                 return once(**arguments)
 
+            # No field of its own: by its name a sampler is no other one.
+            setattr(share, "made_by", _call(factory, args, kwargs))  # noqa: B010
             if isinstance(made, Sampler):
-                # No field of its own: by its name a sampler is no other one.
-                setattr(share, "made_by", _call(factory, args, kwargs))  # noqa: B010
                 return made._replace(share=share)
             given.apply_defaults()
             return made._replace(share=share, settings=dict(given.arguments))
@@ -56,7 +56,7 @@ def _call(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Sampler):
+    if isinstance(value, Sampler | Retriever):
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_shown, value))}]"
