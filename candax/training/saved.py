@@ -51,7 +51,8 @@ def load(
         ``Loaded``.
 
     Raises:
-        ValueError: where there is no checkpoint, or one that is damaged, of another model or of another version.
+        ValueError: where there is no checkpoint, or no best one, or one that is damaged, of another model or of another
+            version.
 
     Example:
         >>> import tempfile, numpy as np, optax, candax as cx
@@ -95,7 +96,7 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
         The files.
 
     Raises:
-        ValueError: where there is no checkpoint, or no head with a table in it.
+        ValueError: where there is no checkpoint, or no best one, or no head with a table in it.
     """
     from safetensors.numpy import save
 
@@ -133,10 +134,17 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     return written
 
 
-def _best_step(folder: str | Path) -> int | None:
+def _best_step(folder: str | Path) -> int:
     """The best step as the newest checkpoint states it; a run that was killed may have begun to save a later one."""
     with _saved(folder, best=False) as checkpoints:
-        return checkpoints.about().validation.get("step")
+        step = checkpoints.about().validation.get("step")
+    _check_has(folder, "best")
+    if step is None:
+        raise ValueError(
+            f"expected a run with a best measurement, got none so far in {folder}: its measurements were NaN, or of "
+            "another name or mode. Leave best out to take the newest checkpoint."
+        )
+    return step
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -162,13 +170,17 @@ _OF_RECIPES = " Vectors of this run's models are in models/*/model.safetensors; 
 
 def _saved(folder: str | Path, best: bool) -> Checkpoints:
     name = "best" if best else "checkpoints"
+    _check_has(folder, name)
+    return Checkpoints(folder, identity=None, name=name, reads=True)
+
+
+def _check_has(folder: str | Path, name: str) -> None:
     if not (Path(folder) / name).is_dir():
         raise ValueError(
             f"expected a folder that fit has written, with {name}/ in it, got {folder}"
-            f"{'. Was the run given Validation(best=...)?' if best else ''}."
+            f"{'. Was the run given Validation(best=...)?' if name == 'best' else ''}."
             f"{_OF_RECIPES if any(Path(folder).glob('models/*/model.safetensors')) else ''}"
         )
-    return Checkpoints(folder, identity=None, name=name, reads=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -247,6 +247,20 @@ def test_the_best_that_a_checkpoint_states_stays_until_the_next_checkpoint(tmp_p
     assert cx.training.load(folder, make, best=True).step == 8
 
 
+def test_a_run_without_a_best_gives_no_other_in_its_place(tmp_path):
+    """Measurements of another name are no best of this one, and NaN is none of any."""
+
+    def validation(best):
+        return cx.training.Validation(pairs(1), lambda model, batches: {"a": 1.0, "b": np.nan}, every=2, best=best)
+
+    fit(pairs(), num_steps=2, validation=validation("a"), folder=tmp_path)
+    assert cx.training.load(tmp_path, Model, best=True).step == 2
+    fit(pairs(), num_steps=4, validation=validation("b"), folder=tmp_path)
+    for read in (cx.training.load, cx.training.export):
+        with pytest.raises(ValueError, match=r"got none so far in .*NaN, or of another name.*Leave best out"):
+            read(tmp_path, Model if read is cx.training.load else tmp_path / "out", best=True)
+
+
 def test_metrics_are_means_over_all_that_counts():
     metric = cx.training.mean_over(lambda model, batch: {"v": (batch, batch < 9), "all": batch})
     found = metric(nnx.Dict(), [np.array([1.0, 9.0]), np.array([2.0, 3.0, 9.0])])
