@@ -11,7 +11,8 @@
 All contenders, the full softmax among them, have the same model and data, the same number of steps (unless
 --sampled-epochs gives those that sample more of their cheaper ones), and the same budget of tuning: each learning rate
 of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; the best of them is
-trained with in full and measured on test data. Seconds count all that a training needs, with refreshes, updates and the
+trained with in full and measured on test data. If that training diverges, the next best rate is taken; if all diverge,
+the row says "diverged" and the race goes on. Seconds count all that a training needs, with refreshes, updates and the
 loading of batches, but not compiling and measuring. "to 98 %": seconds until a point of the curve, by straight lines
 between points, is at 98 % of the best that the full softmax reached; "share": of the seconds that the full softmax
 takes to get there itself.
@@ -126,7 +127,7 @@ def race(settings: Race) -> common.Study:
         methods,
         (
             common.Column("method", "method"),
-            common.Column("rate", "rate", ".3g"),
+            common.Column("rate", "rate", ".3g", _rates),
             common.Column(f"best {task.heading}", "best", ".4f", spread=True),
             common.Column("of full", "of_full", ".3f", common.relative("best")),
             common.Column(f"to {percent}, s", "to_nearly", ".0f", _to_nearly(settings.nearly)),
@@ -189,21 +190,34 @@ def _run(
     folder: Path | None,
 ) -> dict[str, Any]:
     trials = tried()
-    rate = max(trials, key=lambda of: trials[of])
-    training, pair = _trained(settings, loaded, contender, split="test", rate=rate, share=1.0, seed=seed)
-    figures = training.by(pair[0], pair[1], name, measured_at=common.MEASURED_AT)(folder)
+
+    def attempt(rate: float, folder: Path | None) -> dict[str, Any]:
+        training, pair = _trained(settings, loaded, contender, split="test", rate=rate, share=1.0, seed=seed)
+        figures = training.by(pair[0], pair[1], name, measured_at=common.MEASURED_AT)(folder)
+        return {**figures, "best": max(figures["curve"][QUALITY])}
+
+    best_first = sorted(trials, key=lambda rate: -trials[rate])
+    figures = common.first_finite({rate: functools.partial(attempt, rate) for rate in best_first}, "rate")(folder)
     return {
         **figures,
-        "rate": rate,
+        "diverged": float(figures["rate"] is None),
+        "diverged_rates": figures["diverged"],
         "trials": [{"rate": of, QUALITY: quality} for of, quality in trials.items()],
-        "best": max(figures["curve"][QUALITY]),
     }
+
+
+def _rates(row: common.Row, rows: Sequence[common.Row]) -> Any:
+    """The rate that was trained with, or those of the seeds where they differ; seeds without one "diverged"."""
+    del rows
+    found = list(dict.fromkeys(row.get("rate_by_seed") or [row["rate"]]))
+    found = [rate for rate in found if rate is not None] + (["diverged"] if row.get("diverged") else [])
+    return found[0] if len(found) == 1 else found
 
 
 def _level(nearly: float) -> Callable[[Sequence[common.Row]], float | None]:
     def of(rows: Sequence[common.Row]) -> float | None:
         full = next((row for row in rows if row["method"] == _FULL), None)
-        return None if full is None else nearly * max(full["curve"][QUALITY])
+        return nearly * max(full["curve"][QUALITY]) if full is not None and full.get("curve") else None
 
     return of
 
@@ -211,7 +225,9 @@ def _level(nearly: float) -> Callable[[Sequence[common.Row]], float | None]:
 def _to_nearly(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
     def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
         threshold = _level(nearly)(rows)
-        return None if threshold is None else common.reaching(row["curve"], QUALITY, threshold, "seconds")
+        if threshold is None or not row.get("curve"):
+            return None
+        return common.reaching(row["curve"], QUALITY, threshold, "seconds")
 
     return of
 

@@ -1,10 +1,12 @@
 """The race: every task takes part, contenders are tuned alike, and the table says when each is nearly there."""
 
 import json
+from types import SimpleNamespace
 
 import matplotlib.image
 import pytest
 
+from candax.experiments import race as module
 from candax.experiments.race import Race, race
 from candax.experiments.race_tasks import QUALITY, TASKS
 from tests.commands import fails, write_dataset, write_ring, write_shop, write_words
@@ -57,6 +59,48 @@ def test_those_that_sample_may_have_more_steps(tmp_path):
     full, uniform = race(settings)
     assert uniform["method"] == "uniform, css, 3 epochs"
     assert uniform["steps"] == 3 * full["steps"]
+
+
+def faked(monkeypatch, diverges):
+    """Trainings that take no time: those that ``diverges`` says so of (sampler, rate, seed) are not finite."""
+
+    def trained(settings, loaded, contender, *, split, rate, share, seed):
+        def run(folder):
+            if split == "test" and diverges(contender.sampler, rate, seed):
+                raise FloatingPointError("loss")
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            curve = {"step": [1, 2], "seconds": [1.0, 2.0], QUALITY: [0.4, rate / 4]}
+            return {QUALITY: rate / 4, "curve": curve, "ms_per_step": 2.0, "seconds": 2.0}
+
+        return SimpleNamespace(on_the_way=None, by=lambda *args, **changes: run), (None, None)
+
+    monkeypatch.setattr(module, "_trained", trained)
+
+
+def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tmp_path, monkeypatch, capsys):
+    faked(monkeypatch, lambda sampler, rate, seed: rate == 2.0 or sampler == "midx" or (sampler == "uniform" and seed))
+    rows = race(Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), seeds=2, out=tmp_path))
+    assert [row["rate"] for row in rows] == [1.8, 1.8, [1.8, "diverged"], "diverged"]
+    assert [row["diverged"] for row in rows] == [0, 0, 0.5, 1]
+    assert rows[0]["diverged_rates"] == [2.0]
+    assert rows[3]["diverged_rates"] == [2.0, 1.8, 1.0]
+    assert (rows[1]["of_full"], rows[3].get("best"), rows[3]["share"]) == (1, None, None)
+    assert "1.8, diverged" in capsys.readouterr().out
+    written = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["rate"] for row in written] == [1.8, 1.8, 1.8, 1.8, 1.8, None, None, None]
+    again = race(Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), seeds=2, out=tmp_path))
+    assert again == rows
+
+
+def test_a_race_whose_full_softmax_diverges_has_a_table(tmp_path, monkeypatch):
+    faked(monkeypatch, lambda sampler, rate, seed: sampler is None)
+    full, uniform = race(Race(samplers=("uniform",), rates=(1.0,), out=tmp_path))
+    assert (full["rate"], uniform["rate"], uniform["best"]) == ("diverged", 1.0, 0.4)
+    assert {uniform[name] for name in ("of_full", "to_nearly", "share", "faster")} == {None}
+    faked(monkeypatch, lambda sampler, rate, seed: True)
+    assert [row["rate"] for row in race(Race(samplers=("uniform",), out=tmp_path / "other"))] == ["diverged"] * 2
+    assert matplotlib.image.imread(tmp_path / "other" / "race.png").shape[0] > 200
 
 
 def test_a_race_without_a_rate_is_refused(tmp_path, capsys):
