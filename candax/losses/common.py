@@ -88,7 +88,7 @@ def number_of_labels(logits: SampledLogits) -> Int[Array, " B"]:
 def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """Mean over the labels of each example, 0 where it has none: every label has the target 1 / |Y|."""
     count = jnp.sum(mask, axis=1)
-    return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1)
+    return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1).astype(values.dtype)
 
 
 def reduce_over_samples(
@@ -100,7 +100,7 @@ def reduce_over_samples(
     function that had seen it, however its value is masked.
     """
     total = jnp.sum(jnp.where(keep, values, 0.0), axis=1)
-    return total if reduction == "sum" else total / jnp.maximum(jnp.sum(keep, axis=1), 1)
+    return total if reduction == "sum" else total / jnp.maximum(jnp.sum(keep, axis=1), 1).astype(total.dtype)
 
 
 def zero_without_labels(values: Float[Array, " B"], true_mask: Bool[Array, "B T"]) -> Float[Array, " B"]:

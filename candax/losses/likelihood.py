@@ -98,7 +98,7 @@ def _redraw(
             f"expected 1 <= num_kept <= {slots}, the number of sampled slots, got {num_kept}: draw more samples "
             "(num_kept and some to spare) or keep fewer."
         )
-    drawn = jnp.sum(logits.sampled_mask, axis=1)
+    drawn = jnp.sum(logits.sampled_mask, axis=1).astype(logits.true_log_expected_count.dtype)
     if num_kept < slots:
         keep &= jnp.cumsum(keep, axis=1) <= num_kept
     kept = jnp.sum(keep, axis=1)
@@ -106,7 +106,7 @@ def _redraw(
     outside = drawn - jnp.sum(true_count, axis=1)  # drawn (1 - q(Y)): the expected number of samples that are no hits
     # Counts that leave nothing outside (rounding, or a sampler that is not one with replacement) must not make a NaN.
     keep &= (outside > 0)[:, None]
-    ratio = jnp.where((outside > 0) & (kept > 0), outside / jnp.maximum(kept, 1), 1.0)
+    ratio = jnp.where((outside > 0) & (kept > 0), outside / jnp.maximum(kept, 1).astype(outside.dtype), 1.0)
     return keep, jax.lax.stop_gradient(jnp.log(ratio))
 
 

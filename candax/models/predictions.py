@@ -110,7 +110,7 @@ def predictions(
         more_labels = None
     if more_labels is not None:
         more_labels, invalid_examples = _check_more_labels(more_labels, num_valid, invalid_examples)
-    flat_weights = counts * _flat_weights(weights, shape, counts)
+    flat_weights = jnp.where(counts, _flat_weights(weights, shape, counts), 0)
     return Predictions(
         # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.
         jnp.where(counts[:, None], embeddings, 0),

@@ -88,7 +88,7 @@ def log_uniform(
     def init(classes: Classes) -> LogUniformTable:
         starts = jnp.minimum(jnp.asarray(_bin_starts(classes.num_classes), jnp.int32), classes.num_valid)
         width = jnp.diff(starts)
-        mass = jnp.log1p(width / (starts[:-1].astype(jnp.float32) + 1))
+        mass = jnp.log1p(width.astype(jnp.float32) / (starts[:-1].astype(jnp.float32) + 1))
         id_of_rank = rank_of_id = None
         if ids_ranked is None and classes.counts is None:
             warnings.warn(

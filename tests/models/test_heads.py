@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -97,3 +98,31 @@ def test_keys_of_another_kind_are_kept_as_they_are(impl):
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
     copy = nnx.merge(*nnx.split(head))
     assert (jax.random.key_data(copy.step_key()) == jax.random.key_data(second)).all()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "loss"),
+    [
+        (cx.samplers.uniform, L.sampled_softmax),
+        (cx.samplers.log_uniform, L.css),
+        (cx.samplers.unigram, partial(L.css, complement="redraw")),
+        (cx.samplers.unigram, L.negative_sampling),
+    ],
+)
+def test_a_model_trains_where_types_are_not_promoted(sampler, loss):
+    tokens, weights = jnp.arange(6).reshape(2, 3), jnp.ones((2, 3))
+
+    def loss_of(model):
+        return model["head"].loss(model["words"](tokens), tokens, weights=weights)
+
+    def step(arrays):
+        model, optimizer = nnx.merge(graph, arrays)
+        optimizer.update(model, cx.value_and_grad(loss_of)(model)[1])
+        return nnx.state((model, optimizer))
+
+    with jax.numpy_dtype_promotion("strict"):
+        words = cx.Embed(20, 4, rngs=nnx.Rngs(0))
+        head = cx.Head(20, table=words, sampler=sampler(6), loss=loss, counts=np.arange(20), rngs=nnx.Rngs(0))
+        model = nnx.Dict(words=words, head=head)
+        graph, arrays = nnx.split((model, cx.Optimizer(model, optax.adagrad(0.1), clip_norm=1.0)))
+        assert jax.tree.structure(jax.eval_shape(step, arrays)) == jax.tree.structure(arrays)
