@@ -96,7 +96,7 @@ def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
     assert "none to measure on" in line(labels=np.full(12, -1))
     assert "--num-examples of 1 or more, got 0" in line("--num-examples", 0)
     assert "--seed of 0 or more" in line("--seed", -1)
-    assert "even num_draws" in line("--num-draws", 3)
+    assert "expected an even number of draws, 4 or more, got --num-draws 3" in line("--num-draws", 3)
     np.savez(path, **{**arrays, "labels": np.array([None] * 12)})
     assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
     path.write_text("no arrays")

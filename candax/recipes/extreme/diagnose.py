@@ -45,7 +45,7 @@ class Diagnose(common.Settings):
     num_sampled: tuple[common.Count, ...] = (16, 64, 256, 1024)
     """Numbers of samples."""
     num_draws: int = 64
-    """Draws of candidates for each pair and number of samples; even."""
+    """Draws of candidates for each pair and number of samples; even, 4 or more."""
     num_examples: common.Count = 256
     """Examples with labels, chosen at random; they share candidates as a training batch does."""
     top_k: common.Count = 10
@@ -59,6 +59,9 @@ class Diagnose(common.Settings):
         super().check()
         for name in ("samplers", "losses", "num_sampled"):
             self.expect(bool(getattr(self, name)), f"something after --{name.replace('_', '-')}", name)
+        # Of halves that each have a variance: said before the run is restored.
+        even = self.num_draws >= 4 and self.num_draws % 2 == 0
+        self.expect(even, "an even number of draws, 4 or more", "num_draws")
 
 
 def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
