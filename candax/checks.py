@@ -210,6 +210,8 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
         advice = f" Wrap it: scipy.sparse.csr_array({name})."
     if _is_array(value) and name in ("margin", "scale"):
         advice = " One that is learned goes into a margin of your own: a function of cx.SampledLogits that gives such."
+    if _is_array(value) and str(value.dtype) == "uint32" and "a key of jax.random.key" in named(hint):
+        advice = f" One of jax.random.PRNGKey becomes one by jax.random.wrap_key_data({name})."
     owner, _, method = function.__qualname__.rpartition(".")
     owner = type(arguments["self"]).__name__ if owner and "self" in arguments else owner  # it may be a subclass
     label = f"{owner}.{method}".strip(".").removesuffix(".__init__")

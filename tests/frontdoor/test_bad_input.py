@@ -457,3 +457,9 @@ def test_classes_may_be_arrays_of_numpy():
     classes = cx.Classes(VECTORS, np.zeros(len(VECTORS), np.float32))
     assert isinstance(classes.vectors, jax.Array)
     assert isinstance(classes.biases, jax.Array)
+
+
+def test_a_key_of_the_old_form_is_refused_with_what_to_do():
+    head = cx.Head(9, 2, sampler=cx.samplers.uniform(4), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"a key of jax.random.key, got .* by jax.random.wrap_key_data\(key\)"):
+        head.sample(jax.random.PRNGKey(0), jnp.ones((1, 2)))

@@ -161,3 +161,9 @@ def test_full_softmax_with_arcface_and_its_gradients_through_the_lengths():
                 moved[i][place] += step
                 ends.append(full_arcface_by_hand(*moved, labels, 0.5, 8.0))
             assert float(gradient[place]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-3, abs=1e-5)
+
+
+def test_a_learned_scale_is_refused_with_what_to_do():
+    logits = cosines_of(np.ones((2, 1)))
+    with pytest.raises(ValueError, match=r"scale to be a finite number, got an array .* a margin of your own"):
+        jax.grad(lambda scale: jnp.sum(losses.arcface(logits, scale=scale).true))(10.0)
