@@ -165,3 +165,18 @@ def test_fewer_items_than_are_asked_for(tmp_path):
     assert {row["recall@10"] for row in rows} == {1.0}
     assert {row["method"] for row in rows} >= {"most popular", "two_towers"}
     assert "ivf_bq" not in {row["search"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": None}, "a training that draws candidates, for --hard, got --hard 8 and --loss None"),
+        ({"methods": ("full_softmax",)}, "a training that draws candidates, for --hard, got --hard 8 and --methods"),
+        ({"sampler": "unigram"}, "expected either --hard or --sampler, got --hard 8 and --sampler unigram"),
+        ({"methods": ("two_towers", "in_batch")}, "methods without a sampler of their own, for --hard, got --hard 8"),
+    ],
+)
+def test_hard_candidates_beside_what_leaves_no_room_for_them_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        command.RetrieveSettings(hard=8, **options).ready()
+    command.RetrieveSettings(hard=8, methods=("two_towers", "full_softmax")).ready()

@@ -83,6 +83,20 @@ class RetrieveSettings(next_item.NextItemSettings):
         "recency", "item_dropout", "dropout", "length", "num_rows", "epochs", "learning_rate", "decay", "seed",
     )  # fmt: skip
 
+    def ready(self) -> "RetrieveSettings":
+        """See ``Settings``; options of one model that does not read ``hard`` are no mistake, where it is loaded."""
+        settings = super().ready()
+        if not settings.hard:
+            return settings
+        drawing = [changes for changes in settings.changes() if changes.get("loss", settings.loss) is not None]
+        why = "loss" if settings.loss is None else "methods"
+        settings.expect(bool(drawing), "a training that draws candidates, for --hard", "hard", why)
+        # Hard candidates come in place of a sampler's.
+        settings.expect(settings.sampler == type(self).sampler, "either --hard or --sampler", "hard", "sampler")
+        own = any("sampler" in changes for changes in drawing)
+        settings.expect(not own, "methods without a sampler of their own, for --hard", "hard", "methods")
+        return settings
+
     def changes(self) -> list[Mapping[str, Any]]:
         """See ``NextItemSettings``."""
         return [METHODS[name] for name in self.methods]
