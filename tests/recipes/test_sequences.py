@@ -15,6 +15,7 @@ from flax import nnx
 
 import candax as cx
 from candax.cli import main
+from candax.recipes.common.finished import read
 from candax.recipes.sequences import building, command, files, neighbours, next_item, packing, scoring
 from candax.recipes.sequences.recommender import sequences_of
 from tests.commands import write_shop
@@ -287,3 +288,13 @@ def test_a_recommender_is_pickled_and_knows_items_by_their_texts(kind, tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert model.recommend([[]], 2)[0][0] == popular
+
+
+@pytest.mark.parametrize("kind", [cx.recipes.SequenceRecommender, cx.recipes.TwoTowerRecommender])
+def test_a_full_softmax_beside_methods_with_a_sampler_is_loaded(kind, tmp_path):
+    """A command writes the sampler that it was given into the files of all of its methods."""
+    model = kind(dim=8, epochs=1, length=8, num_rows=2, loss=None).fit([["a", "b", "c"]] * 8)
+    saved = read(model.save(tmp_path))
+    options = {**saved.about["options"], "sampler": "log_uniform"}
+    loaded = kind.of(saved._replace(about={**saved.about, "options": options}))
+    assert loaded.recommend([["a"]]) == model.recommend([["a"]])
