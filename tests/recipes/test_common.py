@@ -169,6 +169,47 @@ def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
     assert not (tmp_path / "unfinished").exists()
 
 
+@pytest.mark.parametrize("checkpoint_every", [2, 500])
+def test_a_stopped_study_says_what_is_saved(tmp_path, checkpoint_every):
+    """It has rows, where the training that was stopped is too short for checkpoints of its own."""
+
+    def study_of(stops):
+        def measure(model):
+            if stops:
+                signal.raise_signal(signal.SIGINT)
+            return {}
+
+        training = problem(4, on_the_way=measure, measured_at=(0.5,), checkpoint_every=checkpoint_every)
+        run = training.by(cx.samplers.uniform(8), cx.losses.css)
+        ran = [Method({"method": name, "size": 1, "seed": 0}, lambda folder: {"score": 1.0}) for name in "ac"]
+        if stops is None:
+            return Study("a title", ran[1:], COLUMNS, PANELS)
+        return Study("a title", [ran[0], Method({"method": "b", "size": 1, "seed": 0}, run), ran[1]], COLUMNS, PANELS)
+
+    common.run(study_of(None), Mine(out=tmp_path))
+    with pytest.raises(cx.training.Interrupted) as stopped:
+        common.run(study_of(True), Mine(out=tmp_path))
+    if checkpoint_every == 2:
+        assert f"and saved in {tmp_path}" in str(stopped.value)
+    else:
+        told = f"stopped by SIGINT after step 2. 2 of 3 rows are saved in {tmp_path}; the same command goes on."
+        assert str(stopped.value) == told
+    # All of them: those that come later in the order, too.
+    assert {row["method"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]} == {"a", "c"}
+
+
+def test_lines_of_a_second_axis_are_named(tmp_path):
+    """In the legend beside those of the first, and at the axis."""
+    rows = [{"method": "css", "size": size, "top_1": 0.5, "recall": 0.7} for size in (1, 2)]
+    left = common.sweep("size", "top_1", by=lambda row: "top-1")
+    right = common.sweep("size", "recall", by=lambda row: "recall (right)", right=True)
+    for panels in ([Panel((left, right))], [Panel((left, right))] * 2):  # a legend each, and one for all
+        report.draw("a title", panels, rows, "full_softmax", tmp_path / "picture.svg")
+        drawn = (tmp_path / "picture.svg").read_text()  # its comments say what is written
+        assert [drawn.count(f"<!-- {name} -->") for name in ("top-1", "recall (right)")] == [1, 1]
+        assert drawn.count("<!-- recall -->") == len(panels)
+
+
 def test_the_table_shows_what_is_there(tmp_path):
     rows = common.run(study([], seeds=(0,)), Mine(out=tmp_path))
     console = Console(width=100)

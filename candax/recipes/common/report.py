@@ -313,13 +313,12 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
     rows_of_axes = -(-len(panels) // _MOST_SIDE_BY_SIDE)
     columns = -(-len(panels) // rows_of_axes)
     size = (1.5 + 3.8 * columns, 1.2 + 3.3 * rows_of_axes)
+    legend: tuple[list[Any], list[str]] = ([], [])
     with save_picture(path, columns=columns, rows=rows_of_axes, size=size, share_y=share_y) as axes:
         for axis, panel, lines in zip(axes, panels, drawn, strict=False):
-            right = axis.twinx() if any(line.right for line in lines) else None
+            right = _second_axis(axis, lines)
             for line in lines:
                 line.draw(right if line.right else axis, looks[line.label])
-            if right is not None:
-                right.set(ylim=(0, 1))
             axis.set(**panel.axes)
             if share_y and not axis.get_subplotspec().is_first_col():
                 axis.set_ylabel("")
@@ -327,12 +326,31 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
             if _end_together(lines):
                 _label_levels(axis, lines)
                 label_ends(axis, gap=0.055)
-            elif not one_legend and axis.get_legend_handles_labels()[1]:
-                axis.legend(fontsize="small")
+            elif not one_legend and (named := _named(axis, right))[1]:
+                # On the axes that are drawn last, or else the lines of the other would go through it.
+                (right or axis).legend(*named, fontsize="small")
+            legend = legend if legend[1] else _named(axis, right)
         axes[0].figure.suptitle(_wrapped(title, int(_CHARACTERS_PER_INCH * size[0])), fontsize="medium")
         if one_legend and not any(axis.texts for axis in axes):
-            handles, names = axes[0].get_legend_handles_labels()
-            axes[0].figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="small")
+            axes[0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
+
+
+def _second_axis(axis: Any, lines: Sequence[Line]) -> Any:
+    """Axes with a scale at the right, called as the lines that belong to it; None without such lines."""
+    names = [line.label.removesuffix(" (right)") for line in lines if line.right]
+    if not names:
+        return None
+    right = axis.twinx()
+    right.set(ylim=(0, 1), ylabel=", ".join(dict.fromkeys(names)))
+    right.grid(visible=False)  # the left one's is enough
+    right.spines["right"].set_visible(True)
+    return right
+
+
+def _named(*axes: Any) -> tuple[list[Any], list[str]]:
+    """Handles and names for a legend of several axes."""
+    found = [axis.get_legend_handles_labels() for axis in axes if axis is not None]
+    return [handle for handles, _ in found for handle in handles], [name for _, names in found for name in names]
 
 
 def _wrapped(text: str, width: int) -> str:

@@ -17,6 +17,7 @@ from rich.table import Table
 from candax.recipes.common import report
 from candax.recipes.common.settings import Settings, writable_folder
 from candax.recipes.common.training import Run
+from candax.training import Interrupted
 from candax.training.metrics_log import write_atomically
 
 Row: TypeAlias = dict[str, Any]
@@ -112,9 +113,15 @@ def run(study: Study, settings: Settings) -> list[Row]:
             # By its labels: among other methods it may have another number when it goes on.
             name = hashlib.blake2b(json.dumps(labels, sort_keys=True).encode(), digest_size=8).hexdigest()
             folder = out / _UNFINISHED / name
-            row = {**labels, **_json(method.run(folder))}
+            # Rows from before that are not reached yet are kept, too.
+            kept = [other for other in done if not any(other is one for one in rows)]
+            try:
+                row = {**labels, **_json(method.run(folder))}
+            except Interrupted as stopped:
+                finished = sum(any(one.items() <= row.items() for row in (*rows, *kept)) for one in every)
+                raise _how_to_go_on(stopped, f"{finished} of {len(every)} rows are saved in {out}") from stopped
             # After each method: a long study that is cut off leaves what it has.
-            _write(file, {**identity, "rows": [*rows, row, *others]})
+            _write(file, {**identity, "rows": [*rows, row, *kept]})
             shutil.rmtree(folder, ignore_errors=True)
         rows.append(row)
     shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
@@ -155,6 +162,12 @@ def show(found: Table) -> None:
     """Prints a table, wider than the terminal rather than with words cut off."""
     wide = Console(width=_WIDEST).measure(found).maximum
     Console(width=max(Console().width, wide)).print(found)
+
+
+def _how_to_go_on(stopped: Interrupted, saved: str) -> Interrupted:
+    """What was raised; where the training itself has saved nothing, with what the study has saved."""
+    when, nothing, _ = str(stopped).partition(" Nothing was saved")
+    return Interrupted(f"{when} {saved}; the same command goes on.") if nothing else stopped
 
 
 def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
