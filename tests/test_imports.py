@@ -32,6 +32,11 @@ def test_help_does_not_wait_for_jax():
         assert "jax" not in found
 
 
+def test_help_of_a_command_waits_for_nothing_but_jax_and_what_its_settings_need():
+    found = loaded("import candax.data, candax.recipes.common")
+    assert not found & {"matplotlib", "orbax.checkpoint", "sklearn"}
+
+
 def test_every_name_of_the_public_face_is_there():
     import candax
 

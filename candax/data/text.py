@@ -8,8 +8,6 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sklearn.feature_extraction.text import CountVectorizer
-
 from candax.checks import checked
 from candax.data.corpus import Corpus, corpus_of
 from candax.data.python_stdlib import each_file, library_of
@@ -54,6 +52,9 @@ def text_corpus(
         >>> [corpus.words[i] for i in corpus.ids]
         ['cat', 'sat', 'mat', '</s>', 'did', 'cat', 'rats', '</s>', 'cats', '</s>']
     """
+    # Takes a second to load, for which what reads no text, such as the help of a command, should not wait.
+    from sklearn.feature_extraction.text import CountVectorizer
+
     files = [Path(path) for path in paths]
     if not files:
         raise ValueError("expected one text file or more, got none.")

@@ -231,7 +231,8 @@ def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None
     shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], REFERENCE, seeds)} for row in rows]
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in columns})
-    caption = "shared: nearest neighbours in common with the reference of another seed"
+    which = "another" if len(seeds) > 1 else "the same"
+    caption = f"shared: nearest neighbours in common with the reference of {which} seed"
     common.study.show(report.table("the vectors", columns, shown, caption))
 
 

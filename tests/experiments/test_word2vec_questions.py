@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from candax import training
 from candax.base import Classes, Query
 from candax.data import words_of
+from candax.experiments.word2vec_questions import _print_geometry
 from candax.experiments.word2vec_theory import fit, small_text, theory
-from candax.experiments.word2vec_variants import QUESTIONS, Setting, options
-from candax.recipes import common
-from candax.recipes.words.measures import Pairs, geometry, nearest, overlap, rank, rare_words, split
+from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Setting, options
+from candax.recipes.words.measures import Pairs, geometry, nearest, overlap, rank, rare_words, shared_neighbours, split
 from tests.commands import fails, run
 
 SMALL = ("--dim", 8, "--batch-size", 32, "--num-sampled", 8, "--subsample", 0, "--seeds", 1)
@@ -55,7 +56,7 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     def diverges(*args, **options):
         raise FloatingPointError("the loss is nan")
 
-    monkeypatch.setattr(common.training, "fit", diverges)
+    monkeypatch.setattr(training, "fit", diverges)
     run(*command)
     assert (out / "learned.png").exists()
     assert json.loads((out / "results.json").read_text()) == results
@@ -121,6 +122,19 @@ def test_geometry_and_neighbours():
     near = nearest(vectors, k=1)
     assert near.ravel().tolist() == [1, 0, 0]
     assert overlap(near, np.array([[1], [0], [1]])) == pytest.approx(2 / 3)
+
+
+def test_neighbours_are_shared_with_another_training(tmp_path, capsys):
+    """With the reference's of another seed, or of the only one; never with its own."""
+    near = {(REFERENCE, 0): [1, 2], (REFERENCE, 1): [1, 3], ("other", 0): [1, 4], ("other", 1): [4, 5]}
+    for (name, seed), words in near.items():
+        np.save(tmp_path / f"nearest-{name.replace(' ', '-')}-{seed}.npy", np.array([words]))
+    for seeds, which, shared in ((range(1), "the same", [None, 0.5]), (range(2), "another", [0.5, 0.25])):
+        assert [shared_neighbours(tmp_path, name, REFERENCE, seeds) for name in (REFERENCE, "other")] == shared
+        _print_geometry([{"method": name} for name in (REFERENCE, "other")], tmp_path, seeds)
+        shown = capsys.readouterr().out
+        assert f"with the reference of {which} seed" in " ".join(shown.split())
+        assert "1.000" not in shown
 
 
 def test_rare_words_are_beyond_nine_tenths_of_the_text():

@@ -12,8 +12,6 @@ from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
-from candax.pictures import colors, label_ends, save_picture
-
 Row: TypeAlias = dict[str, Any]
 # Computes a figure that depends on other rows: (row, all rows) -> value.
 Of: TypeAlias = Callable[[Row, Sequence[Row]], Any]
@@ -305,6 +303,8 @@ def _label(row: Row, source: Source) -> str:
 
 def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: str, path: Path) -> None:
     """Draws the panels side by side; a label has the same look in all of them, and the reference is black."""
+    from candax.pictures import label_ends, save_picture  # loads matplotlib, which the help of a command need not
+
     drawn = [panel.of(rows) for panel in panels]
     labels = [{line.label for line in lines} for lines in drawn]
     looks = _looks([line.label for lines in drawn for line in lines], reference)
@@ -381,6 +381,8 @@ def _label_levels(axis: Any, lines: Sequence[Line]) -> None:
 
 def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
     """Colours by what comes before the last comma of a label, styles by the place among those of one colour."""
+    from candax.pictures import colors
+
     groups: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
         groups.setdefault(label.rpartition(", ")[0] or label, []).append(label)

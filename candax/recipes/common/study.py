@@ -17,7 +17,6 @@ from rich.table import Table
 from candax.recipes.common import report
 from candax.recipes.common.settings import Settings, writable_folder
 from candax.recipes.common.training import Run
-from candax.training import Interrupted
 from candax.training.metrics_log import write_atomically
 
 Row: TypeAlias = dict[str, Any]
@@ -117,9 +116,10 @@ def run(study: Study, settings: Settings) -> list[Row]:
             kept = [other for other in done if not any(other is one for one in rows)]
             try:
                 row = {**labels, **_json(method.run(folder))}
-            except Interrupted as stopped:
+            except KeyboardInterrupt as stopped:
                 finished = sum(any(one.items() <= row.items() for row in (*rows, *kept)) for one in every)
-                raise _how_to_go_on(stopped, f"{finished} of {len(every)} rows are saved in {out}") from stopped
+                _say_how_to_go_on(stopped, f"{finished} of {len(every)} rows are saved in {out}")
+                raise
             # After each method: a long study that is cut off leaves what it has.
             _write(file, {**identity, "rows": [*rows, row, *kept]})
             shutil.rmtree(folder, ignore_errors=True)
@@ -164,10 +164,13 @@ def show(found: Table) -> None:
     Console(width=max(Console().width, wide)).print(found)
 
 
-def _how_to_go_on(stopped: Interrupted, saved: str) -> Interrupted:
-    """What was raised; where the training itself has saved nothing, with what the study has saved."""
+def _say_how_to_go_on(stopped: KeyboardInterrupt, saved: str) -> None:
+    """Raises another ``Interrupted`` where ``fit`` says that it has saved nothing: the study has its rows."""
+    from candax.training import Interrupted  # loads orbax, which the help of a command need not
+
     when, nothing, _ = str(stopped).partition(" Nothing was saved")
-    return Interrupted(f"{when} {saved}; the same command goes on.") if nothing else stopped
+    if isinstance(stopped, Interrupted) and nothing:
+        raise Interrupted(f"{when} {saved}; the same command goes on.") from stopped
 
 
 def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:

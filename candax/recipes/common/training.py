@@ -11,7 +11,7 @@ from flax import nnx
 
 import candax as cx
 from candax.base import Sampler
-from candax.training import Validation, fit
+from candax.training.validation import Validation
 
 Figures: TypeAlias = dict[str, Any]
 # Runs a method and gives its figures; the folder, if any, is where it may keep what a killed run goes on from.
@@ -76,6 +76,8 @@ class Training:
         self, sampler: Sampler | None, loss: Callable[..., Any], name: str, folder: Path | None
     ) -> tuple[Any, Figures]:
         """Trains by one method; returns what is to be measured, and the figures of training alone. See ``by``."""
+        from candax.training import fit  # loads orbax, which the help of a command need not
+
         model, optimizer = self.make(sampler, loss)
         _compile_refresh(model, sampler, self.num_steps)
         points = {max(1, round(share * self.num_steps)) for share in self.measured_at if share}

@@ -176,13 +176,16 @@ def save_nearest(folder: Path, name: str, seed: int, inputs: Float[np.ndarray, "
 
 
 def shared_neighbours(folder: Path, name: str, reference: str, seeds: Iterable[int]) -> float | None:
-    """The mean overlap with the reference trained with other seeds, or the only seed; None if there is none."""
+    """The mean overlap with the reference trained with other seeds, or with the only one.
+
+    None if there is none, as for the reference itself with one seed: with itself it shares all.
+    """
     seeds = list(seeds)
     shares = [
         overlap(np.load(one), np.load(other))
         for a in seeds
         for b in seeds
-        if (a != b or len(seeds) == 1)
+        if (a != b or (len(seeds) == 1 and name != reference))
         and (one := _path(folder, name, a)).exists()
         and (other := _path(folder, reference, b)).exists()
     ]
