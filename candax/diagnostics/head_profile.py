@@ -72,8 +72,10 @@ def profile(
     milliseconds["backward"], (_, row_grads) = clock(backward, to_rows, to_sampled)
     ids = None if drawn is None else drawn.ids
     update = jax.jit(functools.partial(_update, tx, rowwise(tx), sampler), donate_argnums=(0, 1, 2))
-    # The table is donated, so the query must not hold it too: a sampler's update sees the new rows only.
-    without_table = dataclasses.replace(query, classes=dataclasses.replace(classes, vectors=jnp.zeros((0, 1))))
+    # The table is donated, so the query must not hold it too: a sampler's update reads the new rows only, and of the
+    # query's classes no more than their number. Rows without coordinates leave that, and counts, as they are.
+    bare = dataclasses.replace(classes, vectors=jnp.zeros((head.num_classes, 0)))
+    without_table = dataclasses.replace(query, classes=bare)
     # Copies, which are donated: a whole step is timed with the originals below.
     own = jax.tree.map(jnp.array, (classes.vectors, rowwise(tx).init(classes.vectors), state))
     milliseconds["update"] = _donated_ms(lambda own: update(*own, row_grads, ids, key, without_table), own, repeats)

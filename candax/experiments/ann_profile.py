@@ -56,6 +56,11 @@ class ANNProfile(Faces):
         **{"epochs": 0.5, "methods": ("full_softmax", "ann_softmax"), "profile_classes": 200, "repeats": 1},
     }
 
+    def check(self) -> None:
+        """See ``Settings``; something must be timed."""
+        super().check()
+        self.expect(bool(self.methods), "one method or more", "methods")
+
 
 _PARTS, _CURVE = "table 5", "figure 5"
 COLUMNS = [

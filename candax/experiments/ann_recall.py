@@ -57,6 +57,7 @@ VALUES: dict[SweepName, tuple[float, ...]] = {
     "hm_num": (0.02, 0.05, 0.2, 0.5),
     "num_kept": (0.02, 0.3, 1.0),
 }
+_WHOLE: set[SweepName] = {"method", "num_groups", "num_centers"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,13 @@ class ANNRecall(Faces):
     """Values for what is changed; none: the study's own."""
 
     QUICK: ClassVar = {**Faces.QUICK, "sweeps": ("hm_num",), "rate": 1.0, "num_groups": 8, "values": (0.1, 1.0)}
+
+    def check(self) -> None:
+        """See ``Settings``; numbers of hash tables, groups and centres are whole."""
+        super().check()
+        self.expect(bool(self.sweeps), "a word after --sweeps", "sweeps")
+        whole = not _WHOLE & set(self.sweeps) or all(float(value).is_integer() for value in self.values)
+        self.expect(whole, f"whole numbers after --values for {', '.join(sorted(_WHOLE))}", "values", "sweeps")
 
 
 COLUMNS = (

@@ -81,6 +81,7 @@ class ANNScale(Faces):
         """See ``Settings``; sizes must grow, and the warm start needs a batch of samples."""
         super().check()
         grow = self.min_classes <= self.max_classes
+        self.expect(bool(self.methods or self.warm_start), "one method or more, or --warm-start", "methods")
         self.expect(grow, "--min-classes <= --max-classes", "min_classes", "max_classes")
         few = self.warm_start * self.samples_per_class
         enough = f"--warm-start 0 or so many identities that they have a batch of {self.batch_size} samples"

@@ -56,8 +56,10 @@ class ANNTables(Faces):
     QUICK: ClassVar = {**Faces.QUICK, "epochs": 12.0, "distractors": 300, "methods": (), "losses": ("softmax",)}
 
     def check(self) -> None:
-        """See ``Settings``; a projection must not make more coordinates."""
+        """See ``Settings``; something must be trained, and a projection must not make more coordinates."""
         super().check()
+        some = bool(self.methods or self.losses)
+        self.expect(some, "a word after --methods or one after --losses", "methods", "losses")
         fits = (self.num_projected or 0) <= self.dim
         self.expect(fits, "--num-projected of 0 to --dim", "num_projected", "dim")
 

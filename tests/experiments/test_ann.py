@@ -5,7 +5,8 @@ import json
 import matplotlib.image
 import pytest
 
-from candax.diagnostics.head_profile import PARTS
+import candax as cx
+from candax.diagnostics.head_profile import PARTS, profile
 from candax.experiments import ann_methods
 from candax.experiments.ann_dataset import ANNDataset, ann_dataset
 from candax.experiments.ann_profile import ANNProfile, ann_profile
@@ -13,6 +14,7 @@ from candax.experiments.ann_recall import TITLES, VALUES, ANNRecall, ann_recall
 from candax.experiments.ann_scale import ANNScale, ann_scale
 from candax.experiments.ann_tables import ANNTables, ann_tables
 from candax.recipes.faces import Faces, make_problem
+from tests.training import problems
 
 
 def written(path, name):
@@ -112,6 +114,23 @@ def test_profile_times_every_part(tmp_path):
     assert len(written(tmp_path, "ann_profile")) == 4
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        cx.samplers.uniform(12, num_groups=1),
+        # Its update asks how many classes there are.
+        pytest.param(cx.samplers.sharded(cx.samplers.uniform(6, num_groups=1), 2), marks=pytest.mark.slow),
+    ],
+    ids=["uniform", "sharded"],
+)
+def test_a_step_with_any_sampler_is_timed(sampler):
+    model = problems.model(sampler, cx.losses.css, biases=False)
+    optimizer = cx.Optimizer(model, problems.ADAM)
+    found = profile(model, optimizer, cx.losses.css, problems.Source()[0, 0], repeats=1)
+    assert {part for part in PARTS if found.milliseconds[part] == 0} == {"build"}
+    assert min(found.ms_per_step, found.state_bytes) > 0
+
+
 @pytest.mark.slow
 def test_methods_train_on_a_data_set(tmp_path):
     full, ann = ann_dataset(ANNDataset(quick=True, out=tmp_path))
@@ -136,3 +155,13 @@ def test_what_is_wrong_is_said():
         ann_scale(ANNScale(min_classes=100, max_classes=10))
     with pytest.raises(ValueError, match="--rate above 0"):
         ann_dataset(ANNDataset(rate=2.0))
+    with pytest.raises(ValueError, match="a word after --sweeps, got"):
+        ann_recall(ANNRecall(sweeps=()))
+    with pytest.raises(ValueError, match=r"whole numbers after --values for .*, got --values \(1.5,\)"):
+        ann_recall(ANNRecall(sweeps=("num_groups",), values=(1.5,)))
+    with pytest.raises(ValueError, match="a word after --methods or one after --losses, got"):
+        ann_tables(ANNTables(methods=(), losses=()))
+    with pytest.raises(ValueError, match="one method or more, got --methods"):
+        ann_profile(ANNProfile(methods=()))
+    with pytest.raises(ValueError, match="one method or more, or --warm-start, got --methods"):
+        ann_scale(ANNScale(methods=()))
