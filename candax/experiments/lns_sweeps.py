@@ -61,6 +61,14 @@ class Sweeps(OnDataset):
         "methods": ("lsh_logit",),
     }
 
+    def check(self) -> None:
+        """See ``Settings``; numbers of tables and of hash functions are whole."""
+        super().check()
+        some = bool(self.tables and self.methods)
+        self.expect(some, "a word after --tables and one after --methods", "tables", "methods")
+        whole = set(self.tables) <= {"sparsity"} or all(float(value).is_integer() for value in self.values)
+        self.expect(whole, "whole numbers after --values for num_tables and num_hashes", "values", "tables")
+
 
 @common.command
 def sweeps(settings: Sweeps) -> common.Study:

@@ -53,6 +53,12 @@ def test_what_is_wrong_is_said():
         tables(Tables(config="yso-en"))
     with pytest.raises(ValueError, match="--values above 0, got"):
         sweeps(Sweeps(values=(-2.0,)))
+    for nothing in ("tables", "methods"):
+        with pytest.raises(ValueError, match=r"a word after --tables and one after --methods, got"):
+            sweeps(Sweeps(quick=True, **{nothing: ()}))
+    for sweep, value in (("num_tables", 1.5), ("num_hashes", 0.5)):
+        with pytest.raises(ValueError, match=rf"whole numbers after --values for .*, got --values \({value},\)"):
+            sweeps(Sweeps(quick=True, tables=("sparsity", sweep), values=(value,)))
 
 
 def test_flattened_data_are_trained_on(tmp_path, monkeypatch):
