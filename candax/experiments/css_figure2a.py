@@ -45,7 +45,7 @@ import numpy as np
 
 from candax import losses, samplers
 from candax.experiments import softmax_regression
-from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Curves, Method, Problem
+from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Curves, Method, Problem, here
 from candax.recipes import common
 
 POWER = 0.54
@@ -73,6 +73,7 @@ class Figure2a(softmax_regression.Regression):
         """See ``Settings``; the margin of ranking is log(C - 1)."""
         super().check()
         self.expect(self.num_classes >= 3, "--num-classes of 3 or more", "num_classes")
+        self.expect(bool(self.rates), "one rate or more", "rates")
 
 
 def methods(problem: Problem, num_groups: int | None) -> tuple[dict[str, Method], float]:
@@ -143,10 +144,14 @@ def figure2a(settings: Figure2a) -> common.Study:
             "curve": {**shown["curve"], "minus": -curve},
         }
 
-    def panel(sign: int, names: tuple[str, ...], title: str) -> common.Panel:
+    def panel(sign: int, names: tuple[str, ...], title: str, finding: str) -> common.Panel:
         axes: dict[str, Any] = {"ylim": (-11, 0.2)} if sign > 0 else {"y": "minus", "ylim": (5e-4, 100)}
         return softmax_regression.panel(
-            title, lambda row: row["method"] in names, lambda rows: sign * truth, sign=sign, **axes
+            title + here(settings, finding),
+            lambda row: row["method"] in names,
+            lambda rows: sign * truth,
+            sign=sign,
+            **axes,
         )
 
     shown, names = LIKELIHOOD + OTHERS, (*LIKELIHOOD, *OTHERS, *LEFT_OUT, IS_AT_CSS_RATE, *SMOOTHED)
@@ -156,9 +161,9 @@ def figure2a(settings: Figure2a) -> common.Study:
         [common.Method({"method": name}, functools.partial(run, name)) for name in names],
         COLUMNS,
         [
-            panel(1, shown, "paper: all work well, CSS-IS and CSS-Bernoulli alike\nhere: so it is"),
-            panel(-1, shown + SMOOTHED, "to the end\nhere: BlackOut and ranking pay for the largest rate"),
-            panel(1, left_out, "paper: significantly worse\nhere: IS with a rate of its own is slower"),
+            panel(1, shown, "paper: all work well, CSS-IS and CSS-Bernoulli alike", "so it is"),
+            panel(-1, shown + SMOOTHED, "to the end", "BlackOut and ranking pay for the largest rate"),
+            panel(1, left_out, "paper: significantly worse", "IS with a rate of its own is slower"),
         ],
         caption=f"true model {truth:.3f}; {int(jnp.sum(unseen))} classes never seen; f^{POWER} sums to {expected:.2f}",
         reference="exact",

@@ -36,14 +36,15 @@ import jax.numpy as jnp
 
 from candax import losses, samplers
 from candax.experiments import softmax_regression
-from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Method, Problem, Regression
+from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Method, Problem, Regression, here
 from candax.recipes import common
 
 _CONTROL = "control"
 _SAMPLES = "control, samples"
-_HERE = {
-    _CONTROL: f"ranking with {NUM_SAMPLED} uniform samples\nhere: the order is reversed",
-    _SAMPLES: "CSS-IS with S uniform samples\nhere: with few the model becomes too sharp",
+# What a panel shows, and what came out.
+_SHOWN = {
+    _CONTROL: (f"ranking with {NUM_SAMPLED} uniform samples", "the order is reversed"),
+    _SAMPLES: ("CSS-IS with S uniform samples", "with few the model becomes too sharp"),
 }
 uniform = functools.partial(samplers.uniform, num_groups=None)
 
@@ -141,12 +142,17 @@ def _margins(settings: Figure2b, num_classes: int) -> dict[str, Method]:
 def _panel(panel: str, settings: Figure2b) -> common.Panel:
     control = panel.startswith(_CONTROL)
     title = f"control, D = {settings.control_dim}: not" if control else f"{panel}, D = {settings.dim}:"
-    here, sign = _HERE.get(panel, "paper: log(C - 1) is reasonable\nhere: it is, and more is better"), 2 * control - 1
+    shown, finding = _SHOWN.get(panel, ("paper: log(C - 1) is reasonable", "it is, and more is better"))
+    sign = 2 * control - 1
 
     def true_model(rows: Any) -> float:
         return sign * next(row["true_model"] for row in rows if row["panel"] == panel)
 
     axes: dict[str, Any] = {} if control else {"ylim": (None, 200)}
     return softmax_regression.panel(
-        f"{title} separable\n{here}", lambda row: row["panel"] == panel, true_model, sign=sign, **axes
+        f"{title} separable\n{shown}{here(settings, finding)}",
+        lambda row: row["panel"] == panel,
+        true_model,
+        sign=sign,
+        **axes,
     )

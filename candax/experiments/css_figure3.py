@@ -84,6 +84,13 @@ class Figure3(common.Settings):
 
     QUICK: ClassVar = {"epochs": 2, "max_length": 8, "keep_one_in": 200, "batch_size": 16, "methods": ("CSS-IS",)}
 
+    def check(self) -> None:
+        """See ``Settings``; every panel is of one alpha."""
+        super().check()
+        self.expect(
+            bool(self.alphas and self.rates), "a number after --alphas and one after --rates", "alphas", "rates"
+        )
+
 
 def _first_samples(loss: Loss) -> Loss:
     """The loss on the first ``NUM_SAMPLED`` samples of each example that are not its labels."""

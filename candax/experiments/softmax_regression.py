@@ -111,6 +111,23 @@ class Regression(common.Settings):
         self.expect(whole, f"--iterations to be a positive multiple of {RECORD_EVERY}", "iterations")
 
 
+def as_by_default(settings: common.Settings, *free: str) -> bool:
+    """Whether a run has the settings that the module's findings are of.
+
+    Args:
+        settings: of the run.
+        free: settings on which no finding depends; neither does one on where results are written.
+    """
+    default, free = type(settings)(), ("quick", "out", *free)
+    names = [field.name for field in dataclasses.fields(settings) if field.name not in free]
+    return all(getattr(settings, name) == getattr(default, name) for name in names)
+
+
+def here(settings: common.Settings, finding: str, *free: str) -> str:
+    """A line of a panel's title that says what was found; none where ``as_by_default`` does not hold."""
+    return f"\nhere: {finding}" if as_by_default(settings, *free) else ""
+
+
 class Curves(NamedTuple):
     """Exact mean log-likelihood per point at every learning rate, while training, and the class vectors at the end."""
 

@@ -17,6 +17,12 @@ def test_errors_are_the_expected_ones(tmp_path):
     assert (tmp_path / "css_figure1.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(("settings", "holds"), [(Figure1(num_problems=200), True), (Figure1(num_classes=50), False)])
+def test_what_was_found_is_drawn_only_where_it_was_found(settings, holds):
+    study = figure1.__wrapped__(settings)
+    assert ["here: " in panel.axes["title"] for panel in study.panels] == [False, False, holds]
+
+
 @pytest.mark.parametrize("number", [10, 399])
 def test_problems_that_fill_no_batch_are_refused(number, tmp_path):
     with pytest.raises(ValueError, match="num-problems of 200 or a multiple of it"):

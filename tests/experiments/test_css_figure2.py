@@ -1,6 +1,7 @@
 """Figures 2a and 2b of Complementary Sum Sampling come out as their modules say, also when they are small."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,22 @@ def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path):
     assert (tmp_path / "css_figure2b.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("settings", "holds"),
+    [
+        (Figure2a(out=Path("elsewhere")), True),
+        (Figure2a(quick=True), False),
+        (Figure2a(rates=(0.1,)), False),
+        (Figure2b(), True),
+        (Figure2b(quick=True), False),
+        (Figure2b(seed=1), False),
+    ],
+)
+def test_what_was_found_is_drawn_only_where_it_was_found(settings, holds):
+    study = (figure2a if isinstance(settings, Figure2a) else figure2b).__wrapped__(settings.ready())
+    assert {"\nhere: " in panel.axes["title"] for panel in study.panels} == {holds}
+
+
 def test_training_is_gradient_descent_with_momentum():
     problem = draw_problem(jax.random.key(0), num_classes=5, num_points=1, dim=3)
     curves = train(problem, EXACT, (0.1, 0.2), key=jax.random.key(1), iterations=RECORD_EVERY, batch_size=2)
@@ -104,6 +121,7 @@ def test_rates_are_chosen_by_falls_and_by_ends():
     ("settings", "message"),
     [
         (Figure2a(num_classes=2), "num-classes of 3 or more, got --num-classes 2"),
+        (Figure2a(rates=()), r"one rate or more, got --rates \(\)"),
         (Figure2a(batch_size=0), "batch-size of 1 or more, got 0"),
         (Figure2a(iterations=70), "multiple of 50, got --iterations 70"),
         (Figure2b(num_classes=(500, 1)), "num-classes of 3 or more"),

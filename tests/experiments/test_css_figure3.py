@@ -43,3 +43,9 @@ def test_bad_settings_are_refused(tmp_path):
     (tmp_path / "text.txt").write_text("one two")
     with pytest.raises(ValueError, match="found none"):
         figure3(Figure3(text=(tmp_path / "text.txt",), out=tmp_path))
+
+
+@pytest.mark.parametrize("nothing", ["alphas", "rates"])
+def test_empty_lists_are_refused(nothing):
+    with pytest.raises(ValueError, match="a number after --alphas and one after --rates, got"):
+        figure3(Figure3(**{nothing: ()}))
