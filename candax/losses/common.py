@@ -62,11 +62,11 @@ def minus_log_expected_count(
     """``logits - log_expected_count``, without gradient to the counts.
 
     Where the count is 0 (-inf in logs) the logit stays as it is: a class that its sampler cannot draw has no
-    correction, and as a true class it must still learn.
+    correction, and as a true class it must still learn. A count that is NaN is a fault, and makes the loss NaN.
     """
-    possible = log_expected_count > -jnp.inf
-    correction = jax.lax.stop_gradient(jnp.where(possible, log_expected_count, 0.0))
-    return jnp.where(possible, logits - correction, logits)
+    impossible = log_expected_count == -jnp.inf
+    correction = jax.lax.stop_gradient(jnp.where(impossible, 0.0, log_expected_count))
+    return jnp.where(impossible, logits, logits - correction)
 
 
 def without_hits(logits: SampledLogits) -> Bool[Array, "B S"]:
@@ -134,14 +134,15 @@ def log_sum_exp(
 ) -> Float[Array, " B"]:
     """The log of the sum of exp over the unmasked true and sampled logits; 0 for an example that has neither.
 
-    Masked entries may hold anything, NaN included: neither value nor gradient sees them.
+    Masked entries may hold anything, NaN included: neither value nor gradient sees them. Others make it NaN.
     """
     true = jnp.where(true_mask, true, -jnp.inf)
     sampled = jnp.where(keep, sampled, -jnp.inf)
     top = jax.lax.stop_gradient(jnp.maximum(_max(true), _max(sampled)))
-    top = jnp.where(top > -jnp.inf, top, 0.0)
+    # Compared by == so that NaN, which is neither above nor below, stays NaN and is no loss of 0.
+    top = jnp.where(top == -jnp.inf, 0.0, top)
     total = jnp.sum(jnp.exp(true - top[:, None]), axis=1) + jnp.sum(jnp.exp(sampled - top[:, None]), axis=1)
-    return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1.0)) + top, 0.0)
+    return jnp.where(total == 0, 0.0, jnp.log(jnp.where(total == 0, 1.0, total)) + top)
 
 
 def _max(values: Float[Array, "B n"]) -> Float[Array, " B"]:

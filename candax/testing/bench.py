@@ -104,6 +104,10 @@ class Bench:
         self.classes = classes
         self.query = make_query(jax.random.key(11), classes)
         self.state = self.init(jax.random.key(12), classes) if state is None else state
+        self.resupport()
+
+    def resupport(self) -> None:
+        """Asks for the support, which may follow classes and query."""
         # What may be drawn and what may be counted; what can be and must be. They differ after an update alone.
         self.support = self.certain = self._support(self.case.support, "support")
         self.counted = self.support

@@ -176,7 +176,7 @@ def check_loss(
     _check_groups(num_groups)
     _check_positive(seconds=seconds)
     promised = {"normaliser": unbiased_normaliser, "direction": monotone} | dict.fromkeys(LIKELIHOOD, likelihood)
-    promised["correction"] = likelihood and corrected
+    promised |= dict.fromkeys(("correction", "small_counts"), likelihood and corrected)
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
     # All other laws rely on this one.
     names = ["shape", *(name for name in names if name != "shape")]

@@ -1,5 +1,6 @@
 """The laws of what samplers draw and state, now and after updates and refreshes."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -77,6 +78,24 @@ def _no_class(wrong: np.ndarray, stated: np.ndarray, what: str) -> None:
     if np.any(wrong):
         group, class_id = np.argwhere(wrong)[0]
         raise LawBroken(f"class {class_id} {what} {stated[group, class_id]:.6g} (group {group})")
+
+
+def check_padded(bench: Bench) -> None:
+    """Law 2 for a batch with padding: an example without labels, whose embedding is 0."""
+    padded = bench.at(bench.classes, bench.state)
+    last = padded.query.labels.shape[0] - 1
+    padded.query = dataclasses.replace(
+        padded.query,
+        labels=padded.query.labels.at[last].set(-1),
+        embeddings=padded.query.embeddings.at[last].set(0.0),
+    )
+    # A support that follows labels or embeddings is that of this query.
+    padded.resupport()
+    try:
+        check_ids(padded)
+        check_agreement(padded)
+    except LawBroken as fault:
+        raise LawBroken(f"where an example is padding, {fault}") from None
 
 
 def check_few_classes(bench: Bench) -> None:

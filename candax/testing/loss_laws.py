@@ -59,6 +59,21 @@ def _check_full_softmax(bench: LossBench, times_of: Callable[[np.ndarray], np.nd
         check_close(got, wanted, 2e-4, 2e-6, f"the gradient of {name}")
 
 
+def check_small_counts(bench: LossBench) -> None:
+    """Counts of any size correct a likelihood: a candidate of logit o and count n is one of o - log n and count 1.
+
+    In training most counts are far below 1.
+    """
+    logits = make_logits(4)
+    counts = jnp.asarray(np.random.default_rng(7).uniform(-12, 3, (B, S)), jnp.float32)
+    counted = dataclasses.replace(logits, sampled_log_expected_count=counts)
+    corrected = dataclasses.replace(
+        logits, sampled=logits.sampled - counts, sampled_log_expected_count=jnp.zeros((B, S))
+    )
+    what = "the loss with counts of candidates from e^-12 to e^3"
+    check_close(bench.values(counted), bench.values(corrected), 1e-4, 1e-5, what)
+
+
 def full_softmax_by_hand(layer: Any, labels: Array) -> tuple[np.ndarray, ...]:
     """Float64 losses [B] and the gradients of their sum: the definition, with target 1 / |Y| on each label."""
     embeddings, vectors, biases = (np.asarray(part, np.float64) for part in layer)
@@ -114,6 +129,21 @@ def check_masked(bench: LossBench) -> None:
             )
             for name, got, wanted in zip(PARTS, bench.value_and_gradient(dirty), clean, strict=True):
                 check_close(got, wanted, 1e-6, 1e-7, f"{name}, once masked slots hold {rubbish}")
+
+
+def check_unmasked(bench: LossBench) -> None:
+    """NaN in a slot that counts makes the loss NaN: what has gone wrong must not look like a small loss."""
+    for seed in range(5):
+        # What labels count for may leave no room for candidates.
+        logits = dataclasses.replace(make_logits(seed), true_log_expected_count=jnp.full((B, T), -jnp.inf))
+        kept = logits.sampled_mask & ~logits.hits
+        of = {
+            "label": (dataclasses.replace(logits, true=jnp.where(logits.true_mask, jnp.nan, 0.0)), logits.true_mask),
+            "candidate": (dataclasses.replace(logits, sampled=jnp.where(kept, jnp.nan, logits.sampled)), kept),
+        }
+        for what, (case, slots) in of.items():
+            finite = np.isfinite(bench.values(case)) & np.any(np.asarray(slots), axis=1)
+            check_all(~finite, f"the loss is a number where the logits of each {what} are NaN")
 
 
 def check_finite(bench: LossBench) -> None:
@@ -268,6 +298,12 @@ LOSS_LAWS: dict[str, Law] = {
         "jnp.where before exp, log and division too: a gradient of 0 * NaN is NaN",
         check_masked,
     ),
+    "unmasked": Law(
+        2,
+        "a logit that is NaN makes the loss NaN where it counts",
+        "comparisons, which are False of NaN: jnp.where(x > 0, ..., 0) takes it for 0",
+        check_unmasked,
+    ),
     "finite": Law(
         4,
         "no loss and no gradient is NaN or infinite for logits within +-80, any mask and any count",
@@ -313,6 +349,12 @@ LOSS_LAWS: dict[str, Law] = {
         "none, as subset_softmax has, say corrected=False",
         check_correction,
     ),
+    "small_counts": Law(
+        3,
+        "counts of any size correct the candidates of a likelihood in full",
+        "corrections that are clipped; say corrected=False for a likelihood that is meant to have none",
+        check_small_counts,
+    ),
     "gradient_weights": Law(
         4,
         "the gradient weight of every class is in [-1, 1] and they sum to 0",
@@ -329,4 +371,4 @@ LOSS_LAWS: dict[str, Law] = {
         check_normaliser,
     ),
 }
-LIKELIHOOD = ("more_hits", "full_coverage", "correction", "gradient_weights", "shift")
+LIKELIHOOD = ("more_hits", "full_coverage", "correction", "small_counts", "gradient_weights", "shift")

@@ -100,7 +100,11 @@ def logits_of(query: Query) -> np.ndarray:
 
 def check_found(bench: RetrieverBench) -> None:
     """Ids are valid and distinct, scores fall, and slots without a class are marked; also of a normalised head."""
-    for state, query in ((bench.state, bench.query), bench.of_cosines):
+    # Serving asks without labels, and padding has an embedding of 0.
+    asked = dataclasses.replace(
+        bench.query, labels=jnp.full_like(bench.query.labels, -1), embeddings=bench.query.embeddings.at[0].set(0.0)
+    )
+    for state, query in ((bench.state, bench.query), (bench.state, asked), bench.of_cosines):
         for k in (bench.k, bench.case.num_classes + 1):
             scores, ids = bench.search(state, query, k)
             real, valid = scores > -np.inf, int(bench.classes.num_valid)
@@ -162,6 +166,17 @@ def _check_follow(bench: RetrieverBench) -> None:
             raise LawBroken(
                 f"after follow, example {example} finds {got[example]}, in an index built anew {wanted[example]} "
                 f"(the rows {ids[:3]} had changed); if it follows at a refresh only, check it with follows=False"
+            )
+        of_cosines, asked = bench.of_cosines
+        asked = over(asked, vectors=query.classes.vectors)
+        followed_cosines = bench.follow(of_cosines, jax.random.key(5), ids, rows)
+        anew = bench.build(jax.random.key(0), asked.classes)
+        got, wanted = (bench.search(state, asked, bench.case.num_classes + 1)[1] for state in (followed_cosines, anew))
+        if np.any(got != wanted):
+            example = np.argwhere(got != wanted)[0][0]
+            raise LawBroken(
+                f"after follow, example {example} of a normalised head finds {got[example]}, in an index built anew "
+                f"{wanted[example]}"
             )
     _recall(bench, refreshed, query, "after a refresh")
     # Of these no old index knows much.

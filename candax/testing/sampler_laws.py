@@ -1,5 +1,6 @@
 """The laws of samplers, as functions of a ``Bench``; ``SAMPLER_LAWS`` is the table of them."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from candax.testing.draw_laws import (
     check_few_classes,
     check_ids,
     check_later,
+    check_padded,
     check_undrawn,
     difference,
 )
@@ -67,6 +69,16 @@ def _check_alike(bench: Bench) -> None:
             f"facts.alike is True, but slot {slot} holds {what} in {found[group, slot, class_id]} of {len(ids)} draws "
             f"where slots do in {expected[group, slot, class_id]:.1f} on average (group {group})"
         )
+    # Each slot may be right by itself and yet follow another one: then they are equal too often, or too seldom.
+    slots = ids.shape[2]
+    equal = np.sum(ids[..., :, None] == ids[..., None, :], axis=(2, 3)) - slots
+    independent = slots * (slots - 1) * np.sum((found.sum(axis=1) / (slots * len(ids))) ** 2, axis=1)
+    error = np.maximum(equal.std(axis=0), np.sqrt(independent)) / np.sqrt(len(ids))
+    if np.any(np.abs(equal.mean(axis=0) - independent) > 6 * error + 1e-9):
+        raise LawBroken(
+            f"facts.alike is True, but two slots of a set hold the same class {equal.mean() / 2:.3g} times per draw, "
+            f"where {independent.mean() / 2:.3g} times are expected of slots drawn independently"
+        )
 
 
 def check_state(bench: Bench) -> None:
@@ -99,9 +111,9 @@ def check_randomness(bench: Bench) -> None:
         raise LawBroken(
             f"the key is ignored: {DRAWS} keys gave the same ids; if no draw is random here, check it with random=False"
         )
-    for group in range(1, bench.groups):
-        if not np.any(ids[:, 0] != ids[:, group]):
-            raise LawBroken(f"group {group} always draws what group 0 draws: split the key once more per group")
+    for group, other in itertools.combinations(range(bench.groups), 2):
+        if not np.any(ids[:, group] != ids[:, other]):
+            raise LawBroken(f"group {other} always draws what group {group} draws: split the key once more per group")
 
 
 def _equal(first: Any, second: Any, what: str) -> None:
@@ -184,6 +196,12 @@ SAMPLER_LAWS: dict[str, Law] = {
         "share(2) of a sampler with alike slots draws half of the samples, for one of two shards",
         "the numbers that share divides",
         check_share,
+    ),
+    "padded": Law(
+        2,
+        "the laws of ids and counts hold in a batch with padding too: an example without labels, whose embedding is 0",
+        "what is done with labels of -1, and divisions by lengths",
+        check_padded,
     ),
     "few_classes": Law(
         2, "with fewer classes than samples the laws of ids and counts hold too", "masks and padding", check_few_classes

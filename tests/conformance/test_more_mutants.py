@@ -140,6 +140,12 @@ def of_the_first_label(logits: SampledLogits) -> Array:
     return losses.nce(dataclasses.replace(logits, true_mask=first))
 
 
+def without_nan(logits: SampledLogits) -> Array:
+    """A loss that takes what has gone wrong for no loss at all."""
+    values = losses.css(logits)
+    return jnp.where(values > 0, values, 0.0)
+
+
 def changed(loss: Loss, name: str, change: Any) -> Loss:
     return lambda logits: loss(dataclasses.replace(logits, **{name: change(getattr(logits, name))}))
 
@@ -151,6 +157,8 @@ def changed(loss: Loss, name: str, change: Any) -> Loss:
         ("correction", changed(losses.css, "sampled_log_expected_count", lambda counts: counts + np.log(2))),
         ("correction", changed(losses.css, "sampled_log_expected_count", lambda counts: 0 * counts)),
         ("correction", losses.subset_softmax),
+        ("small_counts", changed(losses.css, "sampled_log_expected_count", lambda counts: jnp.maximum(counts, -3.0))),
+        ("unmasked", without_nan),
         ("order", of_the_first_label),
         ("direction", changed(losses.negative_sampling, "sampled", lambda logits: -logits)),
         ("direction", changed(losses.nce, "sampled", jax.lax.stop_gradient)),
@@ -262,3 +270,40 @@ def test_a_sampler_of_the_batch_is_right_without_help(num_groups: int) -> None:
     check_sampler(in_batch, laws=["agreement", "one_law", "later"], seconds=SECONDS, **told)
     faulty = counts_times(in_batch, 1.05)
     broken("one_law", faulty, "biased", **told)
+
+
+def test_facts_law_sees_alike_slots_that_follow_each_other() -> None:
+    good = samplers.uniform(6)
+
+    def sample(*args: Any) -> Candidates:
+        found = good.sample(*args)
+        return dataclasses.replace(found, ids=jnp.broadcast_to(found.ids[:, :1], found.ids.shape))
+
+    broken("facts", good._replace(sample=sample), "hold the same class 15 times per draw, where 0.7")
+
+
+def test_randomness_law_sees_two_groups_with_one_key() -> None:
+    good = samplers.uniform(6, num_groups=4)
+
+    def sample(*args: Any) -> Candidates:
+        found = good.sample(*args)
+        return dataclasses.replace(found, ids=found.ids.at[2].set(found.ids[1]))
+
+    broken("randomness", good._replace(sample=sample), "group 2 always draws what group 1 draws", num_groups=4)
+
+
+def test_padded_law_sees_what_is_done_with_examples_without_labels_or_length() -> None:
+    good = samplers.uniform(6)
+
+    def ids_of_none(state: Any, key: Array, query: Query) -> Candidates:
+        found, none = good.sample(state, key, query), jnp.any(jnp.all(query.labels < 0, axis=1))
+        return dataclasses.replace(found, ids=jnp.where(none, 99, found.ids))
+
+    def counts_of_units(state: Any, key: Array, query: Query) -> Candidates:
+        found, lengths = good.sample(state, key, query), jnp.linalg.norm(query.embeddings, axis=1)
+        return dataclasses.replace(found, log_expected_count=found.log_expected_count + 0 * jnp.sum(1 / lengths))
+
+    broken("padded", good._replace(sample=ids_of_none), "where an example is padding, class 99 is out of range")
+    broken(
+        "padded", good._replace(sample=counts_of_units), "where an example is padding, .* a count that is not finite"
+    )

@@ -61,6 +61,11 @@ def _without_biases(state: Any, query: Any, k: int) -> Any:
     return jnp.where(scores > -jnp.inf, scores - query.classes.biases[ids], scores), ids
 
 
+def _nan_without_labels(state: Any, query: Any, k: int) -> Any:
+    scores, ids = RETRIEVERS["lsh"].retriever.search(state, query, k)
+    return jnp.where(jnp.any(query.labels >= 0, axis=1)[:, None], scores, jnp.nan), ids
+
+
 def _shortlisting(change: Any) -> Any:
     good = RETRIEVERS["ivf int8"].retriever
     assert good.shortlist is not None
@@ -94,6 +99,11 @@ FAULTS = {
     ),
     "scores 2 % too large": (_finding(lambda scores, ids: (1.02 * scores, ids)), "scores", "its logit is"),
     "scores without biases": (RETRIEVERS["lsh"].retriever._replace(search=_without_biases), "scores", "its logit is"),
+    "NaN without labels": (
+        RETRIEVERS["lsh"].retriever._replace(search=_nan_without_labels),
+        "found",
+        "scores do not fall",
+    ),
     "ids twice": (_finding(lambda scores, ids: (scores, ids.at[:, 1].set(ids[:, 0]))), "found", "is returned twice"),
     "worst first": (_finding(lambda scores, ids: (scores[:, ::-1], ids[:, ::-1])), "found", "do not fall"),
     "padding rows": (_finding(lambda scores, ids: (scores, ids + 1)), "found", "is returned, of|without a class"),

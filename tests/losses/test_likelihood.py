@@ -261,3 +261,18 @@ def test_redraw_goes_with_slots_that_are_alike() -> None:
             cx.Head(9, 2, sampler=sampler, loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0), **options)
     for loss in (first, cosface, *wrapped):
         cx.Head(9, 2, sampler=cx.samplers.unigram(4), loss=loss, counts=np.ones(9), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_logit_gone_wrong_is_no_small_loss(bad: float) -> None:
+    """NaN is neither above 0 nor below: a comparison took it for a normaliser that is not there."""
+    one, none = jnp.ones((1, 2), bool), jnp.zeros((1, 2), bool)
+    logits = cx.SampledLogits(
+        jnp.full((1, 1), 3.0), jnp.zeros((1, 1)), one[:, :1], jnp.array([[1.0, bad]]), jnp.zeros((1, 2)), one, none, 9
+    )
+    masked = dataclasses.replace(logits, sampled_mask=jnp.array([[True, False]]))
+    for loss in (losses.css, losses.sampled_softmax, losses.subset_softmax, losses.importance_sampling):
+        assert not np.isfinite(loss(logits)[0])
+        assert np.isfinite(loss(masked)[0])
+    counted = dataclasses.replace(masked, sampled_log_expected_count=jnp.array([[np.nan, 0.0]]))
+    assert np.isnan(losses.css(counted)[0])
