@@ -1,6 +1,8 @@
 """Link prediction: ranks as by hand, what needs no training, and a training that beats it."""
 
 import json
+import pickle
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +12,10 @@ import pytest
 from flax import nnx
 
 import candax as cx
+from candax import data
 from candax.models.links import NearEntities
 from candax.ranks import streaming_ranks
+from candax.recipes.common import finished
 from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.links import baselines, building, metrics, training
 from candax.recipes.links.command import METHODS, LinksSettings
@@ -312,6 +316,20 @@ def test_scores_of_arrays_and_of_nothing():
         assert model.score(nothing, "capital of", "Italy").shape == (0,)
     with pytest.raises(ValueError, match="lists of one length, got 2, 2 and 0"):
         model.score(["Paris", "Rome"], "capital of", [])
+    model.complete("Rome", "capital of", 1)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score(cities, "capital of", countries), expected)
+
+
+def test_the_full_softmax_of_a_command_with_a_sampler_is_loaded():
+    graph = data.graph_of("g", [data.Triple("a", "r", "b"), data.Triple("b", "r", "c")], valid_share=0, test_share=0)
+    model = cx.recipes.LinkPredictor("full_softmax", dim=4)
+    bare = building.link_model_of(model.settings, METHODS["full_softmax"], graph)
+    options = {**model.settings.options, "sampler": "unigram"}
+    extra, names = {"triples": graph.train}, {"entities": graph.entity_names, "relations": graph.relation_names}
+    about = {"method": "full_softmax", "options": options, "data": "g"}
+    saved = finished.Finished(Path("model"), "links", about, finished.weights_of(bare), names, extra)
+    assert cx.recipes.LinkPredictor.of(saved).complete("a", "r", 1)[0][0] in graph.entity_names
 
 
 @pytest.mark.parametrize("triple", [5, "abc", ("a", 1, "b"), ("a", "b")])

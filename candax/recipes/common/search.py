@@ -112,6 +112,10 @@ class Searching:
         """The search that finds the best classes."""
         return Search(self.searched())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state to pickle, without the search, which is made from the weights; a copy searches exactly."""
+        return {name: value for name, value in self.__dict__.items() if name != "search"}
+
     @checked
     def use_index(self, index: str | Path | None) -> Any:
         """Searches approximately from now on, or exactly again.

@@ -77,7 +77,10 @@ class LinkPredictor(Searching):
         number = min(self.settings.num_sampled, graph.num_entities)
         settings = dataclasses.replace(self.settings, batch_size=size, num_sampled=number)
         training, pair = training_of(settings, METHODS[self.method], graph, settings.seed)
-        self.model, _ = dataclasses.replace(training, progress=False).train(*pair, "", None)
+        model, _ = dataclasses.replace(training, progress=False).train(*pair, "", None)
+        # A model as it is loaded: without a sampler and what that remembers, which could not be pickled.
+        bare = link_model_of(self.settings, METHODS[self.method], graph)
+        self.model = finished.into(bare, finished.weights_of(model), "the model")
         self._set(graph)
         return self
 
@@ -170,7 +173,12 @@ class LinkPredictor(Searching):
     @classmethod
     def of(cls, saved: finished.Finished) -> "LinkPredictor":
         """The predictor that ``save`` or `candax links` has saved."""
-        found = cls(saved.about["method"], **saved.about["options"])
+        options = dict(saved.about["options"])
+        if options.get("loss", "") is None:
+            options.pop(
+                "sampler", None
+            )  # of the other methods of the command
+        found = cls(saved.about["method"], **options)
         entities, relations = (tuple(saved.names[what]) for what in ("entities", "relations"))
         nothing = np.zeros((0, 3), np.int32)
         graph = data.Graph(saved.about["data"], entities, relations, saved.extra["triples"], nothing, nothing)

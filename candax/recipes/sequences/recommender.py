@@ -144,10 +144,6 @@ class SequenceRecommender(Searching):
         assert found is not None
         return self._save(Path(folder), found)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state to pickle, without the search, which is made from the weights; a copy searches exactly."""
-        return {name: value for name, value in self.__dict__.items() if name != "search"}
-
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
         """The recommender that ``save`` or the command has saved."""
