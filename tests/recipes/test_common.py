@@ -28,6 +28,7 @@ from candax.recipes.extreme.train import Train
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.links.command import LinksSettings
 from candax.recipes.sequences.command import SequencesSettings
+from tests.commands import fails
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,6 +383,13 @@ def test_several_may_look_at_once_whether_a_folder_can_be_written(tmp_path):
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(common.writable_folder, [tmp_path / "out"] * 400))
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "out"
+    told = f"candax: error: expected --out to be a folder that can be written, got {out}: Not a directory."
+    assert fails(capsys, "experiment", "css-figure1", "--quick", "--out", out) == told
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,6 @@ def writable_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        what = f"expected --out to be a folder that can be written: {error.strerror}"
-        raise OSError(error.errno, what, str(path)) from error
+        # One sentence, and so without the number and the name that the system's errors have.
+        raise OSError(f"expected --out to be a folder that can be written, got {path}: {error.strerror}.") from error
     return path
