@@ -109,7 +109,10 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     arrays = {name: _wide(array) for name, array in arrays.items()}
     written = []
     if jax.process_index() == 0:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"expected out to be a folder that can be made, got {out}: {error.strerror}.") from error
 
     def write(name: str, content: bytes | np.ndarray) -> None:
         written.append(Path(out) / name)

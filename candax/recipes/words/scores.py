@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
 from jaxtyping import Bool, Float, Int64
 
 from candax.checks import checked
@@ -104,6 +103,8 @@ def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
     """
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
+    import scipy.stats
+
     return float(scipy.stats.spearmanr(a, b).statistic)
 
 
