@@ -175,9 +175,7 @@ class LinkPredictor(Searching):
         """The predictor that ``save`` or `candax links` has saved."""
         options = dict(saved.about["options"])
         if options.get("loss", "") is None:
-            options.pop(
-                "sampler", None
-            )  # of the other methods of the command
+            options.pop("sampler", None)  # of the other methods of the command
         found = cls(saved.about["method"], **options)
         entities, relations = (tuple(saved.names[what]) for what in ("entities", "relations"))
         nothing = np.zeros((0, 3), np.int32)
