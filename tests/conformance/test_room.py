@@ -48,8 +48,9 @@ def own_loss(logits: SampledLogits) -> jax.Array:
     true = jnp.where(logits.true_mask, logits.true, -jnp.inf)
     everything = jnp.concatenate([true, weighed], axis=1)
     labelled = jnp.any(logits.true_mask, axis=1)
-    top = jax.lax.stop_gradient(jnp.max(jnp.where(everything > -jnp.inf, everything, -1e30), axis=1, initial=-1e30))
-    terms = jnp.where(everything > -jnp.inf, jnp.exp(jnp.where(everything > -jnp.inf, everything, 0) - top[:, None]), 0)
+    none = everything == -jnp.inf
+    top = jax.lax.stop_gradient(jnp.max(jnp.where(none, -1e30, everything), axis=1, initial=-1e30))
+    terms = jnp.where(none, 0, jnp.exp(jnp.where(none, 0, everything) - top[:, None]))
     total = jnp.sum(terms, axis=1)
     labels = jnp.maximum(jnp.sum(logits.true_mask, axis=1), 1)
     mean = jnp.sum(jnp.where(logits.true_mask, logits.true, 0.0), axis=1) / labels

@@ -170,6 +170,7 @@ def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
     assert not (tmp_path / "unfinished").exists()
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("checkpoint_every", [2, 500])
 def test_a_stopped_study_says_what_is_saved(tmp_path, checkpoint_every):
     """It has rows, where the training that was stopped is too short for checkpoints of its own."""
