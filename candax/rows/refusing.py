@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +27,6 @@ def refusing(kind: type, why: str) -> Callable[[F], F]:
                     raise ValueError(why)
             return function(*args, **kwargs)
 
-        return call  # type: ignore[return-value]
+        return cast(F, call)
 
     return refused

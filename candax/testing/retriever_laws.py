@@ -159,31 +159,28 @@ def _check_follow(bench: RetrieverBench) -> None:
         if _described(state) != _described(bench.state):
             raise LawBroken(f"{name} changed the state: it was {_described(bench.state)}, it is {_described(state)}")
     if bench.follows:
-        anew = bench.build(jax.random.key(0), query.classes)
-        got, wanted = (bench.search(state, query, bench.case.num_classes + 1)[1] for state in (followed, anew))
-        if np.any(got != wanted):
-            example = np.argwhere(got != wanted)[0][0]
-            raise LawBroken(
-                f"after follow, example {example} finds {got[example]}, in an index built anew {wanted[example]} "
-                f"(the rows {ids[:3]} had changed); if it follows at a refresh only, check it with follows=False"
-            )
-        of_cosines, asked = bench.of_cosines
-        asked = over(asked, vectors=query.classes.vectors)
-        followed_cosines = bench.follow(of_cosines, jax.random.key(5), ids, rows)
-        anew = bench.build(jax.random.key(0), asked.classes)
-        got, wanted = (bench.search(state, asked, bench.case.num_classes + 1)[1] for state in (followed_cosines, anew))
-        if np.any(got != wanted):
-            example = np.argwhere(got != wanted)[0][0]
-            raise LawBroken(
-                f"after follow, example {example} of a normalised head finds {got[example]}, in an index built anew "
-                f"{wanted[example]}"
-            )
+        _check_followed(bench, followed, query, "")
+        state, asked = bench.of_cosines
+        state = bench.follow(state, jax.random.key(5), ids, rows)
+        _check_followed(bench, state, over(asked, vectors=query.classes.vectors), " of a normalised head")
     _recall(bench, refreshed, query, "after a refresh")
     # Of these no old index knows much.
     other = make_classes(bench.case.num_valid, bench.case.num_classes, seed=1)
     refreshed = bench.refresh(followed, jax.random.key(0), other)
     query = dataclasses.replace(bench.query, classes=other)
     _recall(bench, refreshed, query, "after a refresh on other classes")
+
+
+def _check_followed(bench: RetrieverBench, followed: State, query: Query, head: str) -> None:
+    anew = bench.build(jax.random.key(0), query.classes)
+    got, wanted = (bench.search(state, query, bench.case.num_classes + 1)[1] for state in (followed, anew))
+    if np.any(got != wanted):
+        example = np.argwhere(got != wanted)[0][0]
+        raise LawBroken(
+            f"after follow, example {example}{head} finds {got[example]}, in an index built anew {wanted[example]} "
+            f"(the rows {bench.changed[0][:3]} had changed); if it follows at a refresh only, check it with "
+            "follows=False"
+        )
 
 
 def check_shortlist(bench: RetrieverBench) -> None:

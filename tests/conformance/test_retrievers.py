@@ -66,6 +66,22 @@ def _nan_without_labels(state: Any, query: Any, k: int) -> Any:
     return jnp.where(jnp.any(query.labels >= 0, axis=1)[:, None], scores, jnp.nan), ids
 
 
+def _follows_no_cosines() -> Retriever:
+    """Its state says whether it is of a normalised head, whose rows then stay as they were."""
+    good = RETRIEVERS["lsh"].retriever
+
+    def follow(state: Any, *changed: Any) -> Any:
+        kept = jax.tree.map(lambda old, new: jnp.where(state[1], old, new), state[0], good.follow(state[0], *changed))
+        return kept, state[1]
+
+    return good._replace(
+        build=lambda key, classes: (good.build(key, classes), jnp.bool_(classes.normalized)),
+        search=lambda state, query, k: good.search(state[0], query, k),
+        follow=follow,
+        refresh=lambda state, key, classes: (good.refresh(state[0], key, classes), jnp.bool_(classes.normalized)),
+    )
+
+
 def _shortlisting(change: Any) -> Any:
     good = RETRIEVERS["ivf int8"].retriever
     assert good.shortlist is not None
@@ -96,6 +112,11 @@ FAULTS = {
         RETRIEVERS["lsh"].retriever._replace(follow=lambda state, key, ids, rows: state),
         "follow",
         "after follow, example .* finds",
+    ),
+    "rows of a normalised head stay as they were": (
+        _follows_no_cosines(),
+        "follow",
+        "after follow, example . of a normalised head finds",
     ),
     "scores 2 % too large": (_finding(lambda scores, ids: (1.02 * scores, ids)), "scores", "its logit is"),
     "scores without biases": (RETRIEVERS["lsh"].retriever._replace(search=_without_biases), "scores", "its logit is"),
