@@ -90,6 +90,7 @@ class Figure3(common.Settings):
         self.expect(
             bool(self.alphas and self.rates), "a number after --alphas and one after --rates", "alphas", "rates"
         )
+        self.expect(set(self.methods) <= set(METHODS), f"methods out of {', '.join(map(repr, METHODS))}", "methods")
 
 
 def _first_samples(loss: Loss) -> Loss:

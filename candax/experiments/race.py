@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from candax.data.tab_separated import name_of
 from candax.experiments.race_peers import PeerName
 from candax.experiments.race_split import split_classes
 from candax.experiments.race_tasks import QUALITY, TASKS, Contender, TaskName, Trained, settings_of, trained_by
@@ -123,7 +124,7 @@ def race(settings: Race) -> common.Study:
     percent = f"{100 * settings.nearly:g} %"
     split = "" if settings.num_classes is None else f" split into {settings.num_classes:,} classes or more"
     return common.Study(
-        f"{settings.task}, {settings.dataset or settings.recipe().dataset}{split}: {number:,} candidates",
+        f"{settings.task}, {name_of(settings.dataset or settings.recipe().dataset)}{split}: {number:,} candidates",
         methods,
         (
             common.Column("method", "method"),

@@ -124,7 +124,7 @@ def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch)
         ("ann\ti1\nbob\ti2\nann\ti3\n", "standard input:3: expected the lines of a user to stand together"),
         ("user,item\n", "expected lines to answer, got an empty input"),
         (f"ann,{'x' * 200_000}\n", "standard input:1: expected fields separated by commas"),
-        ("ann,i1,noon\n", "standard input:1: expected a time that is a finite number"),
+        ("ann,i1,noon\n", "standard input:1: expected a time: a finite number, or a date"),
         ("user,item,stars,time\nann,i1,5,1\nann,i2,5\n", "standard input:3: expected 4 columns as in the line that"),
         ("user,item,time\nann,i1,5,1\n", "standard input:2: expected 3 columns as in the line that names them"),
     ],

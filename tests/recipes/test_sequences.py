@@ -41,14 +41,24 @@ def test_all_forms_of_files_say_the_same(tmp_path):
         assert found.items.tolist() == by_spaces.items.tolist() == [2, 0, 1, 0]
 
 
+def test_dates_are_times_of_any_offset(tmp_path):
+    text = (
+        "event_time,user,item\n2024-05-02,ann,tea\n2024-05-01 23:30:00 UTC,ann,jam\n2024-05-01T23:40+02:00,ann,milk\n"
+    )
+    (tmp_path / "shop.csv").write_text(text)
+    found = files.load(str(tmp_path / "shop.csv"))
+    assert [found.item_names[item] for item in found.items] == ["milk", "jam", "tea"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("ann tea milk\nbob\n", r"shop.txt:2: expected a user and items separated by spaces, got 'bob' alone"),
         ("ann tea milk jam\nann tea\n", "shop.txt:2: expected one line per user, got 'ann' as in line 1"),
         ("ann,tea,1\nann,milk\n,\n", "shop.txt:2: expected user,item or user,item,time"),
-        ("ann,tea,noon\n", "shop.txt:1: expected a time that is a finite number, got 'noon'"),
-        ("ann\ttea\tinf\n", "shop.txt:1: expected a time that is a finite number, got 'inf'"),
+        ("ann,tea,noon\n", "shop.txt:1: expected a time: a finite number, or a date"),
+        ("ann,tea,7\nann,jam,2024-05-01\n", "shop.txt:2: expected a time: a finite number, or a date"),
+        ("ann\ttea\tinf\n", "shop.txt:1: expected a time: a finite number, or a date"),
         ("ann\ttea\n\nann\t\n", "shop.txt:3: expected user\titem or user\titem\ttime"),
         ("ann,tea,5,1\n", "A first line may name the columns"),
         ("user,item,time\nann,tea\n", "shop.txt:2: expected as many columns as the first line"),

@@ -1,11 +1,11 @@
 """Histories of users, in the forms that `candax sequences` is trained on, and the items that come next."""
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from candax.data.times import EXPECTED_TIME, Times
 from candax.recipes.predict.lines import Answer, Source, answered, in_batches
 from candax.recipes.sequences.files import columns_in, split_line
 from candax.recipes.sequences.recommender import SequenceRecommender
@@ -57,6 +57,8 @@ def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
     header, width = columns_in(first[1], mark, where), len(split_line(first[1], mark, where))
     if header is not None:
         notes["lines that name columns"] += 1
+        if len(header) < 3:
+            notes["files without a column of times: the lines of a user are taken in order"] += 1
     else:
         lines = itertools.chain([first], lines)
     return _by_fields(source, lines, mark, header, width)
@@ -79,6 +81,7 @@ def _by_fields(
         expected = f"{width} columns as in the line that names them, none of user, item and time empty"
     user: str | None = None
     rows: list[tuple[float, str]] = []
+    times = Times()
     # Hashes of the users who are done: they take less memory than names.
     done: set[int] = set()
     for number, text in lines:
@@ -93,7 +96,10 @@ def _by_fields(
             user, rows = fields[0], []
             if hash(user) in done:
                 raise source.wrong(number, "the lines of a user to stand together (sort the file by users)", text)
-        rows.append((_time(source, number, fields[2]) if len(fields) == 3 else 0.0, fields[1]))
+        time = times(fields[2]) if len(fields) == 3 else 0.0
+        if time is None:
+            raise source.wrong(number, EXPECTED_TIME, text)
+        rows.append((time, fields[1]))
     if user is None:
         raise source.empty()
     yield History(user, _in_order(rows))
@@ -101,13 +107,3 @@ def _by_fields(
 
 def _in_order(rows: list[tuple[float, str]]) -> list[str]:
     return [item for _, item in sorted(rows, key=lambda row: row[0])]
-
-
-def _time(source: Source, number: int, text: str) -> float:
-    try:
-        time = float(text)
-    except ValueError:
-        time = math.nan
-    if not math.isfinite(time):
-        raise source.wrong(number, "a time that is a finite number", text)
-    return time

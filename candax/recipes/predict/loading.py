@@ -83,5 +83,6 @@ def load_task(run: Path) -> tuple[str, Any]:
 def _vectors(run: Path) -> Path | None:
     """The file of word vectors that a path means; None for other runs."""
     if run.is_file():
-        return run if run.suffix in _VECTOR_FILES and run.name != finished.FILE else None
+        name = run.name.removesuffix(".gz")
+        return run if name.endswith(_VECTOR_FILES) and name != finished.FILE else None
     return next((run / name for name in _VECTORS if (run / name).is_file()), None)

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from candax.data.headers import places_of
 from candax.data.interactions import Row, interactions_of
 from candax.data.streams import open_text, text_lines
 from candax.data.tab_separated import name_of
+from candax.data.times import EXPECTED_TIME, Times
 
 STDLIB = "python-stdlib"
 _HEADER = "A first line may name the columns: user, item and time; others are then left out."
@@ -112,7 +112,8 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     The first line decides which: it has a tab, or else a comma, or else spaces. Items with times are sorted by time.
     A first line with tabs or commas may name the columns, such as ``userId,movieId,rating,timestamp``: then user, item
     and time are taken by their names and others are left out. The time may also be called ``event_time`` or
-    ``unixReviewTime``; where there is none, lines are taken in the file's order.
+    ``unixReviewTime``, and is a number or a date (``2024-05-01``, ``2024-05-01 10:30:00``); where there is none, lines
+    are taken in the file's order.
     ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
     library are the users, the identifiers that each uses are its items.
 
@@ -226,7 +227,7 @@ def _by_spaces(path: Path) -> Iterator[Row]:
 def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None, notes: list[str]) -> Iterator[Row]:
     """Rows of a file with tabs or commas; a ``header`` says where what is."""
     columns = f"user{mark}item or user{mark}item{mark}time" if header is None else "as many columns as the first line"
-    width, is_empty, long = None, True, list[int]()
+    width, is_empty, long, times = None, True, list[int](), Times()
     with open_text(path) as lines:
         for number, last, fields in _records(path, mark, lines):
             if not mark.join(fields).strip():
@@ -242,11 +243,11 @@ def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None, notes: lis
             if len(fields) != width or len(kept) not in (2, 3) or not all(kept):
                 shown = mark.join(fields)
                 raise ValueError(f"{where}: expected {columns}, alike in all lines, got {shown[:60]!r}. {_HEADER}")
-            time = kept[2] if len(kept) == 3 else None
-            if time is not None and not _is_finite(time):
-                raise ValueError(f"{where}: expected a time that is a finite number, got {time!r}. {_HEADER}")
+            time = times(kept[2]) if len(kept) == 3 else None
+            if time is None and len(kept) == 3:
+                raise ValueError(f"{where}: expected {EXPECTED_TIME}; got {kept[2]!r}. {_HEADER}")
             is_empty = False
-            yield Row(kept[0], kept[1], None if time is None else float(time))
+            yield Row(kept[0], kept[1], time)
     if is_empty:
         raise ValueError(f"{path}: expected rows of a user and an item after the names of columns, found none.")
     if long:
@@ -268,10 +269,3 @@ def _records(path: Path, mark: str, lines: Iterable[str]) -> Iterator[tuple[int,
 def _fault(where: str, error: csv.Error) -> ValueError:
     advice = " Is a quote opened in this line and not closed?" if "limit" in str(error) else ""
     return ValueError(f"{where}: expected fields separated by commas or tabs, but: {error}.{advice}")
-
-
-def _is_finite(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
