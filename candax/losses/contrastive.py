@@ -203,7 +203,7 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(counted, logits.sampled_log_expected_count, 0.0)))
     positive = mean_over_labels(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask)
     negative = reduce_over_samples(weight * softplus(jnp.where(keep, logits.sampled, 0.0)), keep, "sum")
-    return zero_without_labels(number_of_labels(logits) * positive + negative, logits.true_mask)
+    return zero_without_labels(number_of_labels(logits).astype(positive.dtype) * positive + negative, logits.true_mask)
 
 
 @checked

@@ -266,7 +266,7 @@ def _add_rows(table: Float[Array, "C ..."], rows: Int[Array, " n"], terms: Float
 def _target(labels: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T"]:
     """1 / |Y| at the true classes, 0 at the padding."""
     mask = labels_mask(labels)
-    return mask / jnp.maximum(mask.sum(axis=1, keepdims=True), 1).astype(dtype)
+    return mask.astype(dtype) / jnp.maximum(mask.sum(axis=1, keepdims=True), 1).astype(dtype)
 
 
 def _true_logits(dtype: Any, embeddings: Array, vectors: Array, biases: Array | None, labels: Array) -> Array:

@@ -107,6 +107,8 @@ def test_keys_of_another_kind_are_kept_as_they_are(impl):
         (cx.samplers.log_uniform, L.css),
         (cx.samplers.unigram, partial(L.css, complement="redraw")),
         (cx.samplers.unigram, L.negative_sampling),
+        (cx.samplers.uniform, L.one_vs_all),
+        (lambda number: None, L.full_softmax),
     ],
 )
 def test_a_model_trains_where_types_are_not_promoted(sampler, loss):
