@@ -213,6 +213,13 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
     assert found.notes == (told,)
 
 
+def test_answers_that_are_in_their_history_are_told(tmp_path):
+    found = files.load(write(tmp_path, "ann tea jam tea oil tea\nbob milk tea jam\n"))
+    (note,) = next_item._repeated(found, found.questions("test"))
+    assert note.startswith("1 of 2 answers are in their own history")
+    assert not next_item._repeated(found, found.questions("validation"))
+
+
 @pytest.mark.parametrize(
     ("histories", "message"),
     [

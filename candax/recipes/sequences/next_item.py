@@ -17,6 +17,7 @@ from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import LossName
 from candax.recipes.common.settings import option
 from candax.recipes.sequences.files import STDLIB, Questions, Sequences
+from candax.recipes.sequences.neighbours import seen_pairs
 from candax.recipes.sequences.packing import PackedBatches
 from candax.recipes.sequences.scoring import KS, Scorer, evaluate
 from candax.training import averaged_model
@@ -131,7 +132,7 @@ def run(
     **study: Any,
 ) -> list[common.Row]:
     """Runs the study; returns the rows of its table."""
-    for note in found.notes:
+    for note in (*found.notes, *_repeated(found, settings.questions(found))):
         Console().print(note, soft_wrap=True, markup=False)
     title = (
         f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
@@ -150,6 +151,18 @@ def run(
     )
     panel = comparing.progress("ndcg@10", f"nDCG@10 of {settings.curve_users:,} users", simple=level, of="ndcg@10")
     return common.run(common.Study(title, rows, every, (panel,), **study), settings)
+
+
+def _repeated(found: Sequences, questions: Questions) -> list[str]:
+    """What to know where users take items again: by the usual rule an answer that is in its history is ranked."""
+    rows, items = seen_pairs(found, questions)
+    number = np.sum(items == questions.answers[rows])
+    if not number:
+        return []
+    return [
+        f"{number:,} of {len(questions):,} answers are in their own history: they stay in the ranking where other seen "
+        "items are left out, and `candax predict` gives them with --keep-seen alone"
+    ]
 
 
 def results_of(
