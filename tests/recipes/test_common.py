@@ -62,6 +62,7 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 def test_quick_sizes_take_the_place_of_defaults_alone():
     assert Mine().ready() == Mine(out=Path("runs/test_common"))  # by the name of its module, where no folder is given
+    assert Mine(quick=True).ready().out == Path("runs/test_common_quick")
     quick = Mine(quick=True, num_classes=50).ready()
     assert (quick.num_classes, quick.sizes) == (50, (1,))
     default = Mine().num_classes
@@ -142,6 +143,30 @@ def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):
     assert len(ran) == 16
 
 
+def test_rows_of_other_settings_or_data_are_kept_beside(tmp_path, capsys):
+    def ask(num_classes, **changes):
+        settings = Mine(out=tmp_path, num_classes=num_classes)
+        common.run(dataclasses.replace(study([], seeds=(0,)), **changes), settings)
+        lines = [line for line in capsys.readouterr().out.splitlines() if "kept in" in line]
+        return lines, sorted(path.name for path in tmp_path.glob("*.json"))
+
+    assert ask(20) == ask(20) == ([], ["results.json"])
+    before = (tmp_path / "results.json").read_bytes()
+    (told,), files = ask(30)
+    path = tmp_path / "results.json"
+    assert told == f"{path} has rows of other settings or data, which are kept in results-before.json"
+    assert files == ["results-before.json", "results.json"]
+    assert (tmp_path / "results-before.json").read_bytes() == before
+    (told,), files = ask(30, data="of another file")
+    assert told.endswith("kept in results-before-2.json")
+    assert len(files) == 3
+    assert (tmp_path / "results-before.json").read_bytes() == before
+    # A study that keeps its own rows elsewhere keeps those.
+    readers = {"results": lambda row: [row]}
+    assert ask(30, **readers)[0] == []
+    assert "study-before.json" in ask(20, **readers)[1]
+
+
 def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
     seen = []
 
@@ -168,6 +193,13 @@ def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
     assert first == [("first0", False), ("first1", False), ("second0", False)]
     assert rest == [("other0", False), ("other1", False), ("second0", True), ("second1", False)]
     assert not (tmp_path / "unfinished").exists()
+    # The very first one, too; but not with other settings.
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            common.run(study_of(["first"], "first0"), Mine(out=tmp_path / "first"))
+    common.run(study_of(["first"], None), Mine(out=tmp_path / "first", num_classes=20))
+    assert seen[7:] == [("first0", False), ("first0", True), ("first0", False), ("first1", False)]
+    assert [path.name for path in (tmp_path / "first").glob("*.json")] == ["results.json"]
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")

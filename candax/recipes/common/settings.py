@@ -58,7 +58,7 @@ class Settings:
     seed: NonNegative = 0
     """Seed of everything that is drawn: initial values, batches and candidates."""
     out: Out = Path("runs")
-    """Folder for results.json and the picture; by default one in runs/ with the study's name."""
+    """Folder for results.json and the picture; by default one in runs/ with the study's name, for --quick another."""
 
     QUICK: ClassVar[Mapping[str, Any]] = {}
     # Other values that settings may have where they are not given, for some data or some methods.
@@ -95,7 +95,9 @@ class Settings:
 
     def usual(self) -> dict[str, Any]:
         """The values of settings that are not given, where they depend on others."""
-        of_study = {"out": Path("runs") / self.name} if self.out == Path("runs") else {}
+        # A quick look has a folder of its own: it must not take the place of a study of hours.
+        folder = f"{self.name}_quick" if self.quick else self.name
+        of_study = {"out": Path("runs") / folder} if self.out == Path("runs") else {}
         return of_study | dict(self.QUICK if self.quick else {})
 
     def unless_given(self: S, values: Mapping[str, Any]) -> S:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import shutil
@@ -80,7 +81,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
     """Runs all methods, prints the table, and writes ``results.json`` and the picture into ``settings.out``.
 
     A study that was killed goes on where it was: methods whose rows are in ``results.json`` are not run again if it is
-    of the same study and settings and their models are there, and long trainings go on from their last checkpoint.
+    of the same study, settings and data and their models are there, and long trainings go on from their last
+    checkpoint. Rows of other settings or data are kept beside, in ``results-before.json``.
 
     Args:
         study: what to run.
@@ -96,8 +98,13 @@ def run(study: Study, settings: Settings) -> list[Row]:
     out, console = writable_folder(settings.out), Console()
     identity = _identity(study, settings)
     file = out / ("results.json" if study.results is None else "study.json")
-    done = [row for row in _read(file, identity) if all((out / path).is_file() for path in row.get(_MODELS, ()))]
     console.print(study.title, markup=False)
+    found = _read(file, identity)
+    if found is None:
+        _set_aside(file, console)
+        # Before the first row, too: what a training that is cut off leaves is then known to be of this study.
+        _write(file, {**identity, "rows": []})
+    done = [row for row in found or () if all((out / path).is_file() for path in row.get(_MODELS, ()))]
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     if done:
@@ -132,8 +139,7 @@ def run(study: Study, settings: Settings) -> list[Row]:
     _write(file, {**identity, "rows": rows + others, "table": table})
     if study.results is not None:
         _write(out / "results.json", [result for row in rows for result in study.results(row)])
-    found = report.table(study.title, study.columns, shown, study.caption)
-    show(found)
+    show(report.table(study.title, study.columns, shown, study.caption))
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
     for file in (picture, picture.with_suffix(".svg")):  # to look at, and for papers and pages
@@ -224,8 +230,8 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
-def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
-    """The rows in the file if it is of the same study, data and settings, else none."""
+def _read(path: Path, identity: Mapping[str, Any]) -> list[Row] | None:
+    """The rows in the file; None if there is no file, or one of the same study with other data or settings."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
@@ -242,8 +248,20 @@ def _read(path: Path, identity: Mapping[str, Any]) -> list[Row]:
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise ValueError(f'{path}: expected the rows of a study under "rows", got none. Remove it.')
         return [{**row, "curve": _with_nan(row["curve"])} if row.get("curve") else row for row in rows]
+    return None
+
+
+def _set_aside(path: Path, console: Console) -> None:
+    """Keeps rows of other settings or data beside; unfinished trainings, which are of the same, are removed."""
     shutil.rmtree(path.parent / _UNFINISHED, ignore_errors=True)
-    return []
+    if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("rows") == []:
+        return
+    names = itertools.chain([f"{path.stem}-before"], (f"{path.stem}-before-{number}" for number in itertools.count(2)))
+    kept = next(beside for name in names if not (beside := path.with_name(f"{name}.json")).exists())
+    path.rename(kept)
+    console.print(
+        f"{path} has rows of other settings or data, which are kept in {kept.name}", soft_wrap=True, markup=False
+    )
 
 
 def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
