@@ -145,6 +145,7 @@ def race(settings: Race) -> common.Study:
             ),
         ),
         may_change=("samplers", "losses", "all_classes", "peers", "sampled_epochs", "seeds"),
+        data=task.digest(loaded("test")),
         caption=f"share: of the full softmax's seconds to {percent} of its best",
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 import candax as cx
-from candax import data, losses
+from candax import data, files, losses
 from candax.base import Sampler
 from candax.experiments import race_peers
 from candax.recipes import common
@@ -39,6 +39,7 @@ class Task(NamedTuple):
         quality: the quality in the recipe's figures.
         load: loads what is trained on and measured, from settings.
         training: from settings, what was loaded and the seed.
+        digest: of what was loaded, to tell other data by.
         rate: the learning rate of the settings, or of the recipe where they have none.
         peers: makes of a training one that is measured with an output layer of ``race_peers``, where it can be.
     """
@@ -48,6 +49,7 @@ class Task(NamedTuple):
     quality: Callable[[dict[str, Any]], float]
     load: Callable[[Any], Any]
     training: Callable[[Any, Any, int], Trained]
+    digest: Callable[[Any], str]
     rate: Callable[[Any], float] = lambda settings: float(settings.learning_rate)
     peers: Callable[[Any, common.Training], common.Training] | None = None
 
@@ -88,6 +90,7 @@ TASKS: dict[TaskName, Task] = {
         lambda figures: figures["p_at_1"],
         lambda settings: settings.load(),
         _extreme,
+        lambda dataset: dataset.digest,
         lambda settings: settings.learning_rate or settings.LINEAR_RATE,
         peers=lambda dataset, training: _precision(dataset, training),
     ),
@@ -97,8 +100,16 @@ TASKS: dict[TaskName, Task] = {
         lambda figures: figures["ndcg@10"],
         sequences.sequences_of,
         _sequences,
+        lambda found: files.digest_of(found.items, found.offsets),
     ),
-    "links": Task(links.LinksSettings(), "MRR", lambda figures: figures["mrr"], links.problem_of, _links),
+    "links": Task(
+        links.LinksSettings(),
+        "MRR",
+        lambda figures: figures["mrr"],
+        links.problem_of,
+        _links,
+        lambda problem: files.digest_of(problem.graph.train, problem.graph.valid, problem.graph.test),
+    ),
     "language": Task(
         language.LanguageSettings(),
         "1 / perplexity",
@@ -106,6 +117,7 @@ TASKS: dict[TaskName, Task] = {
         lambda figures: 1 / next(figures[name] for name in ("test", "validation", "perplexity") if name in figures),
         language.text_of,
         language.training_of,
+        lambda text: files.digest_of(text.train, text.valid, text.test),
         peers=lambda text, training: training,
     ),
 }

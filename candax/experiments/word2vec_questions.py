@@ -49,6 +49,7 @@ from candax import data
 from candax.diagnostics.report import with_error
 from candax.experiments import word2vec_theory
 from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Question, QuestionName, Setting, options
+from candax.files import digest_of
 from candax.recipes import common, words
 from candax.recipes.common import report
 from candax.recipes.words import measures
@@ -64,6 +65,12 @@ _GEOMETRY = {
     "output_length": "length of classes",
     "mean_cosine": "mean cosine",
 }
+
+# Names that figures and labels of a row have, and ends of those that are made of them.
+_TAKEN = {*_GEOMETRY, *measures.Geometry._fields, "mrr", "mrr_rare", "mrr_power", "mrr_rare_power", "method", "seed"}
+_TAKEN |= {"steps", "seconds", "ms_per_step", "curve", "step", "epoch", "loss", "diverged", "models", "place"}
+_TAKEN |= {"words_per_second", "shared"}
+_ENDS = ("_by_seed", "_over_seeds")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,17 +109,18 @@ class Word2VecQuestions(common.Settings):
     """Learning rate of a single pair of words, at the start."""
     restrict: int = 30_000
     """Analogies may use only this many of the most frequent words."""
-    out: common.Out = Path("runs/word2vec_questions")
-    """Folder for results.json, the pictures, and nearest neighbours."""
     QUICK: ClassVar = {"max_words": 30_000, "dim": 8, "seeds": 1, "questions": ("correction",)}
 
     def check(self) -> None:
-        """See ``Settings``."""
+        """See ``Settings``; scores on files stand beside other figures, under the names of the files."""
         super().check()
         runs = self.batch_size >= 2 * _NUM_GROUPS and self.batch_size % _NUM_GROUPS == 0
         self.expect(runs, "--batch-size of 8 or more, a multiple of 4", "batch_size")
         self.expect(bool(self.questions), "one question or more", "questions")
         check_names([*self.similarity, *self.analogies])
+        for path in (*self.similarity, *self.analogies):
+            if path.stem in _TAKEN or path.stem.endswith(_ENDS):
+                raise ValueError(f"expected files of scores with names that no figure has, got {path}: rename it.")
 
 
 def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
@@ -204,7 +212,14 @@ def _study(
         reference=REFERENCE,
         picture="variants.png",
         may_change=("questions", "seeds", "theory_epochs"),
+        data=_digest(settings, text, pairs),
     )
+
+
+def _digest(settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs) -> str:
+    """Of what is trained on and measured with."""
+    measured = (np.fromfile(path, np.uint8) for path in (*settings.similarity, *settings.analogies))
+    return f"{text.digest} {digest_of(*pairs, *measured)}"
 
 
 def _scores(settings: Word2VecQuestions) -> dict[str, str]:

@@ -107,6 +107,7 @@ def study(text: Words, *, epochs: float, window: int, seeds: range) -> common.St
         [common.Panel(_points(case), {"title": case, **axes}) for case in CASES],
         picture="theory.png",
         may_change=("questions", "seeds"),
+        data=text.digest,
     )
 
 

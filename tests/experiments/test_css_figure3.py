@@ -37,6 +37,17 @@ def test_methods_train_and_are_measured(tmp_path):
     assert (tmp_path / "out" / "css_figure3.png").stat().st_size > 10_000
 
 
+def test_rows_of_another_text_are_not_kept(tmp_path):
+    path = tmp_path / "text.txt"
+
+    def digest(text):
+        path.write_text(text)
+        return figure3.__wrapped__(Figure3(quick=True, text=(path,), keep_one_in=1).ready()).data
+
+    first, second = "cats chase mice\n" * 20, "cats chase cats\n" * 20
+    assert digest(first) == digest(first) != digest(second)
+
+
 def test_bad_settings_are_refused(tmp_path):
     with pytest.raises(ValueError, match="--epochs of 1 or more, got 0"):
         figure3(Figure3(epochs=0, out=tmp_path))

@@ -76,6 +76,7 @@ def faked(monkeypatch, diverges):
         return SimpleNamespace(on_the_way=None, by=lambda *args, **changes: run), (None, None)
 
     monkeypatch.setattr(module, "_trained", trained)
+    monkeypatch.setattr(Race, "load", lambda settings, split: SimpleNamespace(digest="of the data"))
 
 
 def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tmp_path, monkeypatch, capsys):
@@ -101,6 +102,29 @@ def test_a_race_whose_full_softmax_diverges_has_a_table(tmp_path, monkeypatch):
     faked(monkeypatch, lambda sampler, rate, seed: True)
     assert [row["rate"] for row in race(Race(samplers=("uniform",), out=tmp_path / "other"))] == ["diverged"] * 2
     assert matplotlib.image.imread(tmp_path / "other" / "race.png").shape[0] > 200
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_of_other_data_are_not_kept(task, tmp_path, monkeypatch):
+    """Files of the same names and sizes, with other labels: a race goes on with one more sampler."""
+    load = Race.load
+    faked(monkeypatch, lambda sampler, rate, seed: False)
+    monkeypatch.setattr(Race, "load", load)
+    found, written = SMALL[task](tmp_path), tmp_path / "out" / "results.json"
+
+    def rows(*samplers):
+        race(Race(task=task, dataset=str(found), quick=True, samplers=samplers, rates=(1.0,), out=tmp_path / "out"))
+        return json.loads(written.read_text())
+
+    digest = rows("uniform")["data"]
+    assert rows("uniform", "unigram")["data"] == digest
+    file = found if found.is_file() else found / "train.tsv" if task == "links" else found / "train.txt"
+    turned = {"extreme": ("\n0,1 ", "\n2,3 "), "sequences": ("u1 ", "u1 9 "), "links": ("e2\n", "e3\n")}
+    file.write_text(file.read_text().replace(*turned.get(task, ("line 3", "line 4")), 1))
+    assert rows("uniform")["data"] != digest
+    kept = json.loads((tmp_path / "out" / "results-before.json").read_text())
+    assert kept["data"] == digest
+    assert len(kept["rows"]) == 3
 
 
 def test_a_race_without_a_rate_is_refused(tmp_path, capsys):

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax import training
+from candax import data, training
 from candax.base import Classes, Query
 from candax.data import words_of
-from candax.experiments.word2vec_questions import _print_geometry
+from candax.experiments import word2vec_questions, word2vec_theory
+from candax.experiments.word2vec_questions import Word2VecQuestions, _print_geometry
 from candax.experiments.word2vec_theory import fit, small_text, theory
 from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Setting, options
 from candax.recipes.words.measures import Pairs, geometry, nearest, overlap, rank, rare_words, shared_neighbours, split
@@ -78,12 +79,37 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
         (("--max-words", 100), "too few to measure with"),
         (("--similarity", "none.txt"), "none.txt"),
         (("--seeds", 0), "--seeds of 1 or more"),
+        (("--similarity", "here/mrr.txt"), "with names that no figure has, got here/mrr.txt: rename it."),
+        (("--analogies", "seconds"), "with names that no figure has, got seconds: rename it."),
     ],
 )
 def test_wrong_settings_end_in_one_line(text, tmp_path, capsys, options, message):
     out = tmp_path / "out"
     assert message in fails(capsys, "experiment", "word2vec-questions", text, "--out", out, *options)
     assert not out.exists()
+
+
+def test_rows_of_other_texts_or_judgements_are_not_kept(text, tmp_path):
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("a1 a2 9\nb1 b3 8\n")
+
+    def digests():
+        whole = data.text_words((text,), min_count=1)
+        train, held_out = split(whole, None, min_count=1, window=2, subsample=0)
+        settings = Word2VecQuestions(text=(text,), similarity=(pairs,))
+        studies = [
+            word2vec_questions._study(settings, train, held_out, [QUESTIONS["k"]], range(1)),
+            word2vec_theory.study(train, epochs=1, window=2, seeds=range(1)),
+        ]
+        return [study.data for study in studies]
+
+    first = digests()
+    assert digests() == first
+    pairs.write_text("a1 a2 9\nb1 b3 7\n")
+    second = digests()
+    assert [a == b for a, b in zip(first, second, strict=True)] == [False, True]
+    text.write_text(text.read_text().replace("a1 ", "b1 ", 1))
+    assert not set(digests()) & {*first, *second}
 
 
 def test_held_out_words_are_not_trained_on():
