@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State, never
 from candax.checks import check_positive, checked
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.retrieve import Found, distinct, is_found
@@ -31,9 +31,9 @@ def buckets(
 
         direction_m = sum_b w_mb embeddings_b,    w_mb standard normal,
 
-    scaled to the embeddings' mean length. All examples of a group share its buckets: ``num_directions`` searches stand
-    in for one per example. A direction and its opposite are equally likely, so that half of the buckets hold classes
-    that most examples are far from.
+    scaled to the embeddings' mean length; examples without a label, where others have one, are left out. All examples
+    of a group share its buckets: ``num_directions`` searches stand in for one per example. A direction and its opposite
+    are equally likely, so that half of the buckets hold classes that most examples are far from.
 
     **Counts.** As in ``retrieved``, classes found and labels have expected count 1 and all others 0: nothing corrects
     for what was not found. Put it before a tail, ``with_tail(buckets(...), unigram(...))``, whose counts are right for
@@ -96,9 +96,14 @@ def _directions(key: KeyArray, query: Query, groups: int, number: int) -> Query:
     """Random directions among each group's embeddings, which are as long as these on average, without labels."""
     # Squares of long embeddings are beyond what 16 bits hold.
     wide = query.embeddings.astype(jnp.promote_types(query.embeddings.dtype, jnp.float32))
-    own = wide.reshape(groups, -1, wide.shape[1])
+    counts = counting(query, groups)
+    own = jnp.where(counts[:, :, None], wide.reshape(*counts.shape, wide.shape[1]), 0)
     mixed = jnp.einsum("gmb,gbd->gmd", jax.random.normal(key, (groups, number, own.shape[1]), own.dtype), own)
-    of_own, of_mixed = (jnp.sqrt(jnp.mean(jnp.sum(x * x, axis=2), axis=1))[:, None, None] for x in (own, mixed))
+    squares = (
+        jnp.sum(own * own, axis=(1, 2)) / jnp.sum(counts, axis=1),
+        jnp.mean(jnp.sum(mixed * mixed, axis=2), axis=1),
+    )
+    of_own, of_mixed = (jnp.sqrt(square)[:, None, None] for square in squares)
     mixed = mixed * (of_own / jnp.maximum(of_mixed, jnp.finfo(own.dtype).tiny))
     labels = jnp.full((groups * number, query.labels.shape[1]), -1, query.labels.dtype)
     return Query(mixed.reshape(groups * number, -1).astype(query.embeddings.dtype), labels, query.classes)

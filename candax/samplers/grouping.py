@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
 from candax.checks import check_positive, checked
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, counting, only_counting
 from candax.samplers.common.selection import falling, smallest
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.edits import EMPTY
@@ -50,7 +50,8 @@ def grouped(
     """Groups of examples share exactly ``num_sampled`` distinct classes: the sample grouping of ANN Softmax.
 
     A group's set is the union of what its examples retrieve and all their labels; the slots left free take uniformly
-    random other classes. If the union is too large, labels are kept first, then the classes of best score.
+    random other classes. If the union is too large, labels are kept first, then the classes of best score. Examples
+    without a label, where others of the group have one (padding), retrieve nothing.
 
     **Expected counts.** Labels and retrieved classes in the set have count 1. With n of them and F = num_sampled - n
     free slots, every other class has count F / (num_valid - n), the probability that it is drawn. So, whatever was
@@ -66,7 +67,8 @@ def grouped(
         num_sampled: C_sub, slots per group; slots in excess of the number of valid classes are masked.
         num_groups: G, groups per batch (1: one shared set); None: one per example.
         k: how many classes a retriever is asked for per example; None: as many as fill a group if no class is found
-            twice, ``classes_per_example(num_sampled, batch size, num_groups)``. A sampler has a k of its own.
+            twice, ``classes_per_example(num_sampled, batch size, num_groups)``. The batch size counts examples that are
+            left out too: where most of a batch is padding, give a larger k. A sampler has a k of its own.
 
     Returns:
         A ``Sampler`` with the state, updates, refreshes and schedule of the given one.
@@ -106,10 +108,12 @@ def grouped(
         key_retrieve, key_fill = jax.random.split(key)
         if isinstance(sampler, Retriever):
             number = classes_per_example(num_sampled, query.embeddings.shape[0], groups) if k is None else k
+            # A copy of another example finds nothing of its own.
+            asked = only_counting(query, groups)
             if sampler.shortlist is None:
-                score, ids = sampler.search(state, query, number)
+                score, ids = sampler.search(state, asked, number)
             else:
-                score, ids = sampler.shortlist(state, query, groups, number, num_sampled)
+                score, ids = sampler.shortlist(state, asked, groups, number, num_sampled)
             ids = jnp.where(score > -jnp.inf, ids, EMPTY)
         else:
             each = sampler.sample(state, key_retrieve, query)
@@ -119,7 +123,7 @@ def grouped(
                     f"{query.embeddings.shape[0]}: leave its own num_groups out."
                 )
             score = jnp.broadcast_to(-jnp.arange(each.ids.shape[1], dtype=jnp.float32), each.ids.shape)
-            ids = jnp.where(each.mask, each.ids, EMPTY)
+            ids = jnp.where(each.mask & counting(query, groups).reshape(-1, 1), each.ids, EMPTY)
         labels = _labels(query, groups)
         ids = jnp.concatenate([labels, ids.reshape(groups, -1)], axis=1)
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), falling(score.reshape(groups, -1))], axis=1)

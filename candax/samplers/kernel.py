@@ -13,7 +13,7 @@ from candax.checks import check_positive, checked
 from candax.cosines import as_scored
 from candax.samplers.combinators import every
 from candax.samplers.common.features import positive, quadratic
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, mean_of_groups
 from candax.samplers.common.scoring import SCRATCH
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.schedules import exponential_schedule
@@ -66,7 +66,7 @@ def kernel(
     refresh. A kernel is an inner product of features, so its sum over many classes is one too: a binary tree over runs
     of at most ``leaf_size`` ids holds the sum of features of each node. A draw goes from the root to a leaf, choosing
     each child by its share, and takes a class of the leaf by the kernel itself. A group draws from the mean of its
-    examples' distributions.
+    examples' distributions, without those that have no label where others do (padding).
 
     The expected count is S k(c) / sum_c' k(c') exactly, in float32: each share on the way down has a rounding error of
     about 1e-6 of itself, where alpha |h|^2 |x|^2 is not large beside 1. The quadratic form cancels where it is: with
@@ -176,7 +176,7 @@ def kernel(
         h = project(query.embeddings, state.projection, query.classes.normalized)
         each = made.of_query(state.tables, h)
         each = each / jnp.sum(each * state.sums[1], axis=1, keepdims=True)
-        return jnp.mean(each.reshape(count_groups(num_groups, query), -1, each.shape[1]), axis=1)
+        return mean_of_groups(each, query, count_groups(num_groups, query))
 
     def sample(state: KernelTree, key: KeyArray, query: Query) -> Candidates:
         f = shares(state, query)

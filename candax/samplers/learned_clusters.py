@@ -12,7 +12,7 @@ from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
 from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, mean_of_groups
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
@@ -49,8 +49,8 @@ def learned_clusters(
 
         Q(k | e) = share u(k) + (1 - share) softmax_k(e . W_k + b_k + log u(k)).
 
-    A group draws from the mean of its examples' distributions; the expected count is S times that, exactly: what is
-    reported is what is drawn.
+    A group draws from the mean of its examples' distributions, without those that have no label where others do
+    (padding); the expected count is S times that, exactly: what is reported is what is drawn.
 
     Each ``update`` is a step of Adam on the generator's cross entropy of the labels' clusters. The generator is an
     adversary: for a model that must tell labels from candidates, the hardest candidates are distributed like labels,
@@ -150,8 +150,7 @@ def learned_clusters(
 
     def cluster_thresholds(state: Generator, query: Query) -> UInt32[Array, "G clusters"]:
         learned = jax.nn.softmax(logits(state.params, state.clusters, query.embeddings), axis=1)
-        groups = count_groups(num_groups, query)
-        mean = jnp.mean(learned.reshape(groups, -1, num_clusters), axis=1)
+        mean = mean_of_groups(learned, query, count_groups(num_groups, query))
         return jax.vmap(integer_thresholds)(static_share * mass(state.clusters) + (1 - static_share) * mean)
 
     def sample(state: Generator, key: KeyArray, query: Query) -> Candidates:

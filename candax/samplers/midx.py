@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
@@ -13,7 +13,7 @@ from candax.checks import check_positive, checked
 from candax.cosines import as_scored
 from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
@@ -64,9 +64,10 @@ def midx(
         q(c | e) = Q(k1, k2 | e) u(c) / u(k1, k2),    Q(k1, k2 | e) ~ exp(scale e . (a_k1 + b_k2)) u(k1, k2).
 
     This is the same as drawing k1 by its score and the mass of its cells, then k2 given k1, then a class of the cell;
-    here k1 and k2 are drawn together. A group draws from the mean of its examples' distributions. The expected count is
-    S times that, exactly and for every class, because what is drawn is reported, in multiples of about 2^-32: stale or
-    coarse codewords make worse candidates, never wrong counts.
+    here k1 and k2 are drawn together. A group draws from the mean of its examples' distributions, without those that
+    have no label where others do (padding). The expected count is S times that, exactly and for every class, because
+    what is drawn is reported, in multiples of about 2^-32: stale or coarse codewords make worse candidates, never wrong
+    counts.
 
     Cells change at a refresh only: k-means on at most ``points_per_codeword * K`` classes makes the codewords, and each
     class goes to its nearest ones. Classes are stored in the order of their cells, so a single class cannot move: rows
@@ -181,8 +182,8 @@ def midx(
         embeddings = as_scored(query.embeddings.astype(jnp.float32), query.classes.normalized)
         ones = None if query.classes.biases is None else jnp.ones(embeddings.shape[0])
         scores = jnp.einsum("bd,tkd->tbk", scale * _with_bias(embeddings, ones), state.codewords)
-        groups = count_groups(num_groups, query)
-        thresholds = jax.vmap(integer_thresholds)(_chances(scores, mass(state.cells), groups))
+        counts = counting(query, count_groups(num_groups, query))
+        thresholds = jax.vmap(integer_thresholds)(_chances(scores, mass(state.cells), counts))
         ids = draw_classes(state.cells, thresholds, key, num_sampled)
         drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), jnp.ones(ids.shape, bool), draw=thresholds)
         return Candidates(ids, log_expected_count(state, drawn, ids, query), drawn.mask, thresholds)
@@ -212,18 +213,20 @@ def _with_bias(rows: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -
 
 
 def _chances(
-    scores: Float[Array, "2 B codewords"], masses: Float[Array, " cells"], groups: int
+    scores: Float[Array, "2 B codewords"], masses: Float[Array, " cells"], counts: Bool[Array, "groups each"]
 ) -> Float[Array, "groups cells"]:
-    """The mean over each group's examples of softmax(first + second score + log mass) over the cells.
+    """The mean over each group's examples that count of softmax(first + second score + log mass) over the cells.
 
     With f and g the exponentials of an example's scores and Z = f M g its sum over the matrix M of masses, the mean of
     f M g / Z is M times one product of matrices per group.
     """
-    _, batch_size, number = scores.shape
+    groups, number = counts.shape[0], scores.shape[2]
     best = jnp.max(scores, axis=2, keepdims=True)
     first, second = jnp.exp(jnp.maximum(scores - best, -_REACH))
     masses = masses.reshape(number, number)
     total = jnp.sum(first * (second @ masses.T), axis=1, keepdims=True)
-    first, second = (part.reshape(groups, -1, number) for part in (first / total, second))
-    cells = jnp.einsum("gbk,gbl->gkl", first, second) * masses * (groups / batch_size)
+    # Neither factor of what does not count may be NaN.
+    shape = (*counts.shape, number)
+    first, second = (jnp.where(counts[:, :, None], part.reshape(shape), 0.0) for part in (first / total, second))
+    cells = jnp.einsum("gbk,gbl->gkl", first, second) * masses / jnp.sum(counts, axis=1)[:, None, None]
     return cells.reshape(groups, -1)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Query, pytree
 from candax.checks import check_positive
-from candax.samplers.common.groups import count_groups
+from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.keys import Near, class_keys, longest_key
 from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
 from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
@@ -41,7 +41,7 @@ class LSHState:
 
 
 class Queries(NamedTuple):
-    """The vectors that each group looks up; ``valid`` is False where one is padding."""
+    """The vectors that each group looks up; ``valid`` is False where one is padding, or of an example left out."""
 
     vectors: Float[Array, "G Q dim"]
     valid: Bool[Array, "G Q"]
@@ -161,7 +161,7 @@ class Index(NamedTuple):
             if state.longest is not None:
                 vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)), constant_values=1)
                 vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)))
-            return Queries(vectors, jnp.ones(vectors.shape[:2], bool))
+            return Queries(vectors, counting(query, groups))
         labels = query.labels.reshape(groups, -1)
         ids = jnp.maximum(labels, 0)
         return Queries(self.keys(state, ids, query.classes.vectors[ids]), labels >= 0)
