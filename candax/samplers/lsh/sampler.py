@@ -44,18 +44,19 @@ def lsh(
 ) -> Sampler:
     """Classes that share a bucket with a query vector in one of L hash tables: LSH Embedding and LSH Label.
 
-    The query vectors of a group are the embeddings of its examples ("embedding") or the class vectors of all their
-    labels ("label"). A query looks into one bucket of each table, from a random table on, until the group's budget is
-    used, which its queries share evenly. Distinct classes are the candidates. The labels themselves are not removed:
-    with "label" they are always found, as hits for the head (in a shared set they may be candidates of other examples);
-    they cost no budget but one slot each.
+    The query vectors of a group are its examples' embeddings ("embedding"), without those that have no label where
+    others do (padding), or the class vectors of all their labels ("label"). A query looks into one bucket of each
+    table, from a random table on, until the group's budget is used, which its queries share evenly. Distinct classes
+    are the candidates. The labels themselves are not removed: with "label" they are always found, as hits for the head
+    (in a shared set they may be candidates of other examples); they cost no budget but one slot each.
 
     **Expected counts.** With p the probability that one hash function gives query and class the same value (``hash``
     knows it), b = p^K that a table does, or b = p^K + (1 - p^K) / M where codes are folded into M buckets:
 
     - ``capacity=None``, one embedding per group, no ``budget`` or ``take="all"``: 1 - (1 - b)^L, times S / n where
       n > S classes were found (a uniformly random S of them stay). Exact over index and draw: with a new index for each
-      draw. After ``update`` still exact for the present vectors, as far as these do not depend on the hash functions.
+      draw. After ``update`` still exact for the present vectors, as far as these do not depend on the hash functions;
+      between updates that move rows (``update_every`` other than 1) approximate: see there.
     - Otherwise 1 - prod over queries (1 - b share)^T, times S / n: T tables were visited, and ``share`` of the classes
       of their buckets was read, on average. Approximate (``facts.exact`` is False): it treats buckets, queries and
       tables as independent, and the number of tables that the quota reached as independent of the class. Several
@@ -92,7 +93,9 @@ def lsh(
         capacity: the most classes that a bucket keeps; None: all.
         eviction: what a full bucket does on an update, see ``update`` in ``candax.samplers.lsh.tables``.
         update_every: 1: after each step the rows it changed move to their new buckets; n: those of n steps move
-            together, each once; None: tables change at refreshes only.
+            together, each once; None: tables change at refreshes only. Counts assume the present vectors, so that with
+            n or None those of classes that have changed since are approximate (``facts.exact`` is False): a class that
+            came near the query is found less often than stated. Not so with ``fill``.
         pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
             one step can change. They move sooner if there might be no room for those of another step.
         schedule: when to rebuild the tables with new hash functions, for instance ``exponential_schedule()``.
@@ -172,11 +175,14 @@ def lsh(
 
     alone = index.query == "embedding" and num_groups is None
     unbounded = capacity is None and (budget is None or take == "all")
+    # Tables hold the codes of vectors as they were when these last moved. The biases and lengths of near="logit" are
+    # those of the last refresh in tables and counts alike.
+    current = update_every == 1
     facts = Facts(
         covers_all=fill is not None or family.always_collides,
         draw_independent=budget is None or take == "all",
         with_replacement=False,
-        exact=fill is not None or (family.exact and alone and unbounded),
+        exact=fill is not None or (family.exact and alone and unbounded and current),
         law_over="draw" if fill is not None else "index",
         of_batch=num_groups == 1,
     )

@@ -6,6 +6,7 @@ Those that fill all their slots are in the table of the conformance suite.
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from candax import samplers
 from candax.samplers.lsh import codes
 from candax.samplers.lsh.dwta import dwta_collision
 from candax.testing import SAMPLER_LAWS, LawBroken
+from candax.testing.problems import make_classes, make_query
 from tests.conformance.tables import SamplerCase
 
 
@@ -105,3 +107,26 @@ def test_cost_does_not_grow_with_num_classes(query, num_groups, near):
         )
 
     SamplerCase(factory).check(num_groups, laws=["cost"])
+
+
+def test_counts_are_exact_where_tables_hold_the_present_vectors_only():
+    """A class that changed stays in the buckets of its old vector until tables move; its count is of the new one."""
+    assert simhash().facts.exact
+    assert simhash(near="logit").facts.exact
+    for update_every in (3, None):
+        assert not simhash(update_every=update_every).facts.exact
+        assert not samplers.mixture([simhash(update_every=update_every), samplers.uniform(2)]).facts.exact
+        # What is found is then a fact, whyever it was found.
+        assert simhash(update_every=update_every, budget=8, fill="uniform").facts.exact
+
+
+def test_near_the_logit_tables_and_counts_take_the_biases_of_the_last_refresh():
+    """Biases change at each step, and no table follows them: so counts must not either."""
+    sampler, classes = simhash(near="logit"), make_classes()
+    query = make_query(jax.random.key(1), classes)
+    state = sampler.init(jax.random.key(0), classes)
+    drawn = sampler.sample(state, jax.random.key(2), query)
+    later = dataclasses.replace(query, classes=dataclasses.replace(classes, biases=classes.biases + 3.0))
+    np.testing.assert_array_equal(drawn.ids, sampler.sample(state, jax.random.key(2), later).ids)
+    wanted, counts = (sampler.log_expected_count(state, drawn, drawn.ids, of) for of in (query, later))
+    np.testing.assert_array_equal(counts, wanted)
