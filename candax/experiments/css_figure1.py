@@ -137,7 +137,9 @@ def _panel(name: str, claim: str) -> common.Panel:
     )
 
     def diagonal(rows: Sequence[common.Row]) -> list[common.Line]:
-        return [common.Line("exact", [0.05, 1], [0.05, 1], {"color": "black"})]
+        # On a log scale it is curved.
+        ends = np.linspace(0.05, 1, 100)
+        return [common.Line("exact", ends, ends, {"color": "black"})]
 
     axes = {"title": f"{name}\n{claim}", "xlabel": "exact p(1|x)", "ylabel": f"estimate by {name}"}
     return common.Panel((points, diagonal), {**axes, "yscale": "log" if name == "standard IS" else "linear"})

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 
 from candax import losses, samplers
 from candax.experiments import softmax_regression
-from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Method, Problem, Regression, here
+from candax.experiments.softmax_regression import EXACT, NUM_SAMPLED, Method, Problem, Regression, as_by_default, here
 from candax.recipes import common
 
 _CONTROL = "control"
@@ -46,6 +46,8 @@ _SHOWN = {
     _CONTROL: (f"ranking with {NUM_SAMPLED} uniform samples", "the order is reversed"),
     _SAMPLES: ("CSS-IS with S uniform samples", "with few the model becomes too sharp"),
 }
+# Settings on which it does not depend whether points can be separated.
+_NO_SIZES = ("seed", "batch_size", "iterations", "margins", "css_samples", "rates", "control_rates")
 uniform = functools.partial(samplers.uniform, num_groups=None)
 
 
@@ -109,7 +111,7 @@ def figure2b(settings: Figure2b) -> common.Study:
         )
         found, log_p = curves.figures(1), jax.nn.log_softmax(problem(panel).inputs @ curves.vectors[1].T)
         if not control:  # shown on a log scale, which needs positive numbers
-            found["curve"]["log_likelihood"] = -found["curve"]["log_likelihood"]
+            found["curve"]["minus"] = -found["curve"]["log_likelihood"]
         entropy = float(-jnp.mean(jnp.sum(jnp.exp(log_p) * log_p, axis=1)))
         return {**found, "entropy": entropy, "true_model": float(problem(panel).true_log_likelihood)}
 
@@ -141,16 +143,19 @@ def _margins(settings: Figure2b, num_classes: int) -> dict[str, Method]:
 
 def _panel(panel: str, settings: Figure2b) -> common.Panel:
     control = panel.startswith(_CONTROL)
-    title = f"control, D = {settings.control_dim}: not" if control else f"{panel}, D = {settings.dim}:"
+    title = f"control, D = {settings.control_dim}" if control else f"{panel}, D = {settings.dim}"
+    # Of other sizes it is not known.
+    if as_by_default(settings, *_NO_SIZES):
+        title += ": not separable" if control else ": separable"
     shown, finding = _SHOWN.get(panel, ("paper: log(C - 1) is reasonable", "it is, and more is better"))
     sign = 2 * control - 1
 
     def true_model(rows: Any) -> float:
         return sign * next(row["true_model"] for row in rows if row["panel"] == panel)
 
-    axes: dict[str, Any] = {} if control else {"ylim": (None, 200)}
+    axes: dict[str, Any] = {} if control else {"y": "minus", "ylim": (None, 200)}
     return softmax_regression.panel(
-        f"{title} separable\n{shown}{here(settings, finding)}",
+        f"{title}\n{shown}{here(settings, finding)}",
         lambda row: row["panel"] == panel,
         true_model,
         sign=sign,

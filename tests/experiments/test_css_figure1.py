@@ -23,6 +23,13 @@ def test_what_was_found_is_drawn_only_where_it_was_found(settings, holds):
     assert ["here: " in panel.axes["title"] for panel in study.panels] == [False, False, holds]
 
 
+def test_the_diagonal_is_one_on_a_log_scale_too():
+    for panel in figure1.__wrapped__(Figure1()).panels:
+        (line,) = panel.of([])
+        assert list(line.x) == list(line.y)
+        assert max(b - a for a, b in zip(line.x, line.x[1:], strict=False)) < 0.02
+
+
 @pytest.mark.parametrize("number", [10, 399])
 def test_problems_that_fill_no_batch_are_refused(number, tmp_path):
     with pytest.raises(ValueError, match="num-problems of 200 or a multiple of it"):

@@ -90,6 +90,27 @@ def test_what_was_found_is_drawn_only_where_it_was_found(settings, holds):
     assert {"\nhere: " in panel.axes["title"] for panel in study.panels} == {holds}
 
 
+@pytest.mark.parametrize(
+    ("settings", "known"), [(Figure2b(seed=3, margins=(1.0,)), True), (Figure2b(num_points=9), False)]
+)
+def test_titles_say_what_can_be_separated_only_of_the_default_sizes(settings, known):
+    titles = [panel.axes["title"] for panel in figure2b.__wrapped__(settings.ready()).panels]
+    assert [": separable" in title for title in titles] == [known, known, False, False]
+    assert [": not separable" in title for title in titles] == [False, False, known, known]
+
+
+def test_log_likelihoods_are_not_above_0_in_any_panel(tmp_path):
+    small = {"num_classes": (5,), "margins": (0.0,), "css_samples": (2,), "dim": 3, "num_points": 20}
+    figure2b(Figure2b(quick=True, **small, iterations=RECORD_EVERY, out=tmp_path))
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert {row["panel"] for row in rows} == {"C = 5", "control", "control, samples"}
+    for row in rows:
+        curve = row["curve"]["log_likelihood"]
+        assert max(curve) <= 0
+        assert curve[-1] == row["final"]
+        assert row["curve"].get("minus", [-value for value in curve]) == [-value for value in curve]
+
+
 def test_training_is_gradient_descent_with_momentum():
     problem = draw_problem(jax.random.key(0), num_classes=5, num_points=1, dim=3)
     curves = train(problem, EXACT, (0.1, 0.2), key=jax.random.key(1), iterations=RECORD_EVERY, batch_size=2)
