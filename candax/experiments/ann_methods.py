@@ -58,6 +58,13 @@ def classification(settings: Faces, tests: int = 4000) -> Problem:
     return make_problem(settings, tests=tests, pairs=20, probes=1, distractors=1)
 
 
+def build_period(name: MethodName, sizes: Sizes) -> int:
+    """Steps between two builds of a method's index or graph."""
+    if name == "hf_softmax":  # every 1000 steps, or every epoch if that is less
+        return min(1000, sizes.graph_period)
+    return sizes.graph_period if name == "knn_softmax" else sizes.period
+
+
 def _ivf(sizes: Sizes) -> Sampler:
     number = sizes.num_classes
     # The paper's section 3.2; with better codes fewer are enough (benchmarks/ann_step.py).
@@ -70,7 +77,7 @@ def _ivf(sizes: Sizes) -> Sampler:
     centers = centers if sizes.num_centers is None else sizes.num_centers
     options: dict[str, Any] = {"num_centers": centers, "hm_num": hm_num, "num_kept": kept}
     options |= {"near": sizes.near, "codes": sizes.codes}
-    return samplers.every(samplers.ivf_bq(sizes.k, **options), sizes.period)
+    return samplers.every(samplers.ivf_bq(sizes.k, **options), build_period("ann_softmax", sizes))
 
 
 def _lsh(sizes: Sizes) -> Sampler:
@@ -85,18 +92,17 @@ def _lsh(sizes: Sizes) -> Sampler:
         capacity=16,
         update_every=None,
     )
-    return samplers.every(found, sizes.period)
+    return samplers.every(found, build_period("lsh_softmax", sizes))
 
 
 def _knn(sizes: Sizes) -> Sampler:
     # The paper has 6 neighbours with 10^3 classes, 12 with 10^6, 120 with 10^7 and 1200 with 10^8.
     k = max(6, round(1.2e-5 * sizes.num_classes))
-    return samplers.every(samplers.knn_label(k), sizes.graph_period)
+    return samplers.every(samplers.knn_label(k), build_period("knn_softmax", sizes))
 
 
 def _forest(sizes: Sizes) -> Sampler:
-    # Built anew every 1000 steps, or every epoch if that is less.
-    return samplers.hashing_forest(sizes.k, near=sizes.near, schedule=min(1000, sizes.graph_period))
+    return samplers.hashing_forest(sizes.k, near=sizes.near, schedule=build_period("hf_softmax", sizes))
 
 
 # What finds classes for every example; groups share what is found.

@@ -79,7 +79,7 @@ def ann_profile(settings: ANNProfile) -> common.Study:
 
     def profiled(name: MethodName, folder: Path | None) -> dict[str, Any]:
         nodes = many.training().make(*ann_methods.method(name, large_sizes, loss))
-        period = large_sizes.graph_period if name == "knn_softmax" else large_sizes.period
+        period = ann_methods.build_period(name, large_sizes)
         found = profile(*nodes, loss, many.batches[0, 0], period=period, repeats=settings.repeats)
         sizes_in_mb = {"scratch_mb": found.scratch_bytes / 1e6, "state_mb": found.state_bytes / 1e6}
         return {**found.milliseconds, "ms_per_step": found.ms_per_step, **sizes_in_mb}

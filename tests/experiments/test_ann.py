@@ -1,5 +1,6 @@
 """Studies of ANN Softmax, on a few generated identities."""
 
+import itertools
 import json
 
 import matplotlib.image
@@ -146,6 +147,16 @@ def test_every_method_trains(name):
     problem = make_problem(settings, tests=20, pairs=40, probes=4, distractors=20)
     by = ann_methods.method(name, ann_methods.sizes_of(settings), ann_methods.LOSSES["arcface"])
     assert 0 <= problem.training().by(*by)(None)["verification"] <= 1
+
+
+@pytest.mark.parametrize("graph_period", [400, 4000])
+def test_builds_are_spread_over_the_steps_between_them(graph_period):
+    """In the profile as in training."""
+    sizes = ann_methods.Sizes(200, 16, 20, 1, period=300, graph_period=graph_period)
+    for name in ann_methods.RETRIEVALS:
+        schedule = ann_methods.RETRIEVALS[name](sizes).schedule
+        built = [step for step in range(1, 8001) if schedule(step)]
+        assert {b - a for a, b in itertools.pairwise(built)} == {ann_methods.build_period(name, sizes)}
 
 
 def test_what_is_wrong_is_said():
