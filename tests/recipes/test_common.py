@@ -16,6 +16,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from matplotlib.figure import Figure
 from rich.console import Console
 
 import candax as cx
@@ -244,6 +245,13 @@ def test_lines_of_a_second_axis_are_named(tmp_path):
         assert drawn.count("<!-- recall -->") == len(panels)
 
 
+@pytest.mark.parametrize(("points", "marker"), [(1, "o"), (2, "None")])
+def test_a_curve_of_one_point_is_seen(points, marker):
+    axis = Figure().subplots()
+    Line("a", list(range(points)), [0.5] * points).draw(axis, {"color": "black"})
+    assert [line.get_marker() for line in axis.get_lines()] == [marker]
+
+
 def test_the_table_shows_what_is_there(tmp_path):
     rows = common.run(study([], seeds=(0,)), Mine(out=tmp_path))
     console = Console(width=100)
@@ -274,7 +282,8 @@ def test_a_training_that_was_killed_goes_on_where_it_was(tmp_path):
     whole = problem(6).by(sampler, loss)(None)
     assert whole["curve"]["step"] == [0, 3, 6]
     assert whole["curve"]["norm"][-1] == whole["norm"]
-    assert (whole["steps"], whole["seconds"] > 0) == (6, True)
+    assert (whole["steps"], whole["seconds"] > 0, whole["ms_per_step"] > 0) == (6, True, True)
+    assert problem(1).by(sampler, loss)(None)["ms_per_step"] is None  # its only step compiles
     calls = []
 
     def killed(model):

@@ -187,7 +187,8 @@ class Line:
             errors = np.abs(np.stack([middle - self.spread[0], self.spread[1] - middle]))
             axis.errorbar(self.x, self.y, yerr=errors, capsize=4, **look)
         else:
-            axis.plot(self.x, self.y, **look)
+            # A line of one point would not be seen.
+            axis.plot(self.x, self.y, **({"marker": "o", **look} if len(self.y) == 1 else look))
 
 
 Lines: TypeAlias = Callable[[Sequence[Row]], list[Line]]

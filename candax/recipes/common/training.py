@@ -60,9 +60,9 @@ class Training:
             changes: attributes of this problem to replace, for this method alone.
 
         Returns:
-            A function that gives ``steps``, ``seconds`` and ``ms_per_step`` of training alone, what ``measure`` gives,
-            and the ``curve``: lists under ``step``, ``seconds``, ``epoch`` (where an epoch has a known length) and what
-            ``on_the_way`` gives.
+            A function that gives ``steps``, ``seconds`` and ``ms_per_step`` of training alone (None for a single step),
+            what ``measure`` gives, and the ``curve``: lists under ``step``, ``seconds``, ``epoch`` (where an epoch has
+            a known length) and what ``on_the_way`` gives.
         """
         problem = dataclasses.replace(self, **changes)
 
@@ -104,7 +104,7 @@ class Training:
             "steps": self.num_steps,
             "seconds": seconds,
             # The first step compiles and is not on the clock.
-            "ms_per_step": 1e3 * seconds / max(1, self.num_steps - 1),
+            "ms_per_step": 1e3 * seconds / (self.num_steps - 1) if self.num_steps > 1 else None,
             "curve": self._curve(measured),
         }
         return self.finish(model, optimizer), figures
