@@ -10,6 +10,9 @@ from flax import nnx
 
 import candax as cx
 from candax.alike import made_once
+from candax.recipes.links.training import regularised
+from candax.recipes.words.training import word2vec_step_loss
+from candax.training.trainer import compiled_step, loss_of_labels
 
 MADE = {
     "uniform": lambda: cx.samplers.uniform(5),
@@ -46,19 +49,35 @@ def test_nothing_of_a_trace_is_kept():
     assert np.isfinite(make(0)).all()
 
 
+class Model(nnx.Module):
+    def __init__(self, traced, seed):
+        sampler, loss = cx.samplers.log_uniform(3, ids_ranked=True), cx.losses.with_smoothing(cx.losses.css, 0.1)
+        self.head = cx.Head(9, 2, sampler=sampler, loss=loss, rngs=nnx.Rngs(seed))
+        self.trace = traced
+
+    def __call__(self, batch):
+        self.trace()
+        return batch["inputs"]
+
+
 def test_a_second_training_with_the_same_settings_is_not_compiled_again():
     traced, after = [], []
-
-    def loss_fn(model, batch):
-        traced.append(1)
-        return model.loss(batch["inputs"], batch["labels"])
-
+    trace = functools.partial(traced.append, 1)
     adam = optax.adam(0.1)
     batches = [{"inputs": np.ones((4, 2), np.float32), "labels": np.arange(4)}]
     for seed in range(2):
-        sampler, loss = cx.samplers.log_uniform(3, ids_ranked=True), cx.losses.with_smoothing(cx.losses.css, 0.1)
-        head = cx.Head(9, 2, sampler=sampler, loss=loss, rngs=nnx.Rngs(seed))
-        fit = functools.partial(cx.training.fit, num_steps=2, loss_fn=loss_fn, progress=False)
-        fit(head, cx.Optimizer(head, adam, seed=seed), batches)
+        model = Model(trace, seed)
+        cx.training.fit(model, cx.Optimizer(model, adam, seed=seed), batches, num_steps=2, progress=False)
         after.append(len(traced))
-    assert after[0] == after[1]
+    assert 0 < after[0] == after[1]
+
+
+def test_steps_of_the_losses_here_are_kept_and_those_of_the_user_s_made_anew():
+    @functools.wraps(word2vec_step_loss)
+    def wrapped(model, batch):
+        return 2 * word2vec_step_loss(model, batch)
+
+    kept = {"default": loss_of_labels, "of words": word2vec_step_loss, "of links": regularised("n3", 0.1)}
+    new = {"function": lambda model, batch: 0.0, "wrapped": wrapped, "partial": functools.partial(word2vec_step_loss)}
+    for name, loss_fn in {**kept, **new}.items():
+        assert (compiled_step(loss_fn, 1) is compiled_step(loss_fn, 1)) == (name in kept), name

@@ -77,6 +77,8 @@ def fit(
         loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of
             the weights of its predictions, by which micro-batches and records are averaged. Default: the loss of the
             head for the batch's ``labels`` (``where``, ``weights``, ``more_labels``); a pair means (inputs, labels).
+            One of your own is compiled anew in each call of ``fit``, with the values that it reads then. With the
+            default, models made alike share one program: a global that the model reads keeps its first value there.
         accumulate: how many micro-batches a batch is cut into, computed one after the other to save memory.
         validation: what to measure on the way, and when to stop.
         callback: ``callback(step, metrics)``, called with each record; training stops when it returns True. An error
@@ -100,7 +102,7 @@ def fit(
     Raises:
         ValueError: for labels or ids out of range, batches of another kind or without a position to go on from, a
             folder that holds another run.
-        FloatingPointError: when a loss is not finite; the step that made it has written nothing.
+        FloatingPointError: when a loss is not finite, or a gradient behind a finite loss; the step has written nothing.
         Interrupted: when the run was asked to stop.
 
     Example:
@@ -161,7 +163,8 @@ def fit(
             checkpoint_due = ends or (checkpoint_every is not None and run.done % checkpoint_every == 0)
             # Records at checkpoints too, so that the means of a resumed run cover the same steps.
             if run.done % log_every == 0 or checkpoint_due:
-                run.record()
+                with run.saved_on_error():
+                    run.record()
             with run.saved_on_error():
                 run.validate(fed)
                 failed = run.call_back()

@@ -19,7 +19,7 @@ from candax.training.checkpoints import Checkpoints
 from candax.training.feed import Fed, field, size_of
 from candax.training.metrics_log import Bar, Clock, MetricsLog
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import WEIGHT, LossFunction, Trainer, head_of, loss_of_labels, parts_of
+from candax.training.trainer import WEIGHT, LossFunction, Trainer, check_divides, head_of, loss_of_labels, parts_of
 from candax.training.validation import Validation
 
 Callback = Callable[[int, dict[str, float]], Any]
@@ -63,9 +63,10 @@ class Run:
         callback: Callback | None,
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self.loss_fn = loss_fn or loss_of_labels
+        self.loss_fn = loss_of_labels if loss_fn is None else loss_fn
         self.validation, self.callback = validation, callback
         self.trainer = Trainer(model, optimizer, self.loss_fn, accumulate)
+        self._accumulate = accumulate
         self.checkpoints: Checkpoints | None = None
         self.best_checkpoints: Checkpoints | None = None
         self.done = 0
@@ -80,7 +81,7 @@ class Run:
         self._last: Fed | None = None
         self._restored: dict[str, Any] | None = None
         self._records: list[dict[str, Any]] = []
-        self._unread: deque[tuple[Fed, Array]] = deque()
+        self._unread: deque[tuple[Fed, tuple[Array, Any]]] = deque()
         self._unrecorded: list[Any] = []
         self._examples = 0
         self._shapes: set[Any] = set()
@@ -133,7 +134,8 @@ class Run:
         return position["epoch"] + position.get("over", False) >= num_epochs
 
     def check(self, fed: Fed) -> None:
-        """Raises ValueError for labels out of range, with the default loss, where it is known what the labels are."""
+        """Raises ValueError for sizes that ``accumulate`` does not divide and, with the default loss, for labels."""
+        check_divides(self._accumulate, size_of(fed.batch) * jax.process_count(), f"{fed.name} to have a size that")
         if self.loss_fn is not loss_of_labels:
             return
         labels = np.asarray(parts_of(fed.batch)[1])
@@ -161,13 +163,13 @@ class Run:
         self.trainer.refresh(self.done)
         shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
         if shapes in self._shapes:
-            out = self.trainer.step(batch)
+            out = self._stepped(fed, batch)
         else:  # this step compiles, which is not part of the training time
             with self.clock.paused(self.trainer.arrays):
-                out = jax.block_until_ready(self.trainer.step(batch))
+                out = jax.block_until_ready(self._stepped(fed, batch))
             self._shapes.add(shapes)
             self.clock.start()
-        self._unread.append((fed, out[0]))
+        self._unread.append((fed, (out[0], self.trainer.wrote)))
         self._unrecorded.append(out)
         self._examples += size_of(fed.batch) * jax.process_count()
         self._last = fed
@@ -176,20 +178,38 @@ class Run:
             while len(self._unread) > _LATER:
                 self._look()
 
+    def _stepped(self, fed: Fed, batch: Any) -> tuple[Array, dict[str, Array]]:
+        try:
+            return self.trainer.step(batch)
+        except Exception as error:
+            error.add_note(f"This was in the step of {fed.name}.")
+            if self.trainer.lost:
+                raise
+            with self.saved_on_error():  # it was not even compiled: all is as it was after the step before
+                raise
+
     def _look(self) -> None:
-        """Raises where the oldest loss not looked at so far is not finite."""
-        fed, loss = self._unread.popleft()
+        """Raises where the oldest step not looked at so far has a loss that is not finite, or has written nothing."""
+        fed, looked = self._unread.popleft()
+        loss, wrote = jax.device_get(looked)
         value = float(loss)
-        if math.isfinite(value):
+        if wrote and math.isfinite(value):
             return
         self.trainer.synchronise()
         try:
             check(self.model, fed.batch, call=self.loss_fn)
         except ValueError as error:
             raise ValueError(f"{fed.name}: {error}") from None
+        where = f"for {fed.name}, at step {self.done - len(self._unread)}"
+        if math.isfinite(value):
+            raise FloatingPointError(
+                f"the loss is {value:.6g}, but its gradients, or rows that it looked up, are not finite {where}: "
+                "nothing was written. A norm, square root, logarithm or quotient at 0 may have such a gradient, also "
+                "where jnp.where drops its value: keep its argument from 0. If there is none, lower the learning rate."
+            )
         raise FloatingPointError(
-            f"the loss is {value} for {fed.name}, at step {self.done - len(self._unread)}. Lower the learning rate, "
-            "clip gradients (clip_norm), or choose a more stable loss or more samples."
+            f"the loss is {value} {where}. Lower the learning rate, clip gradients (clip_norm), or choose a more "
+            "stable loss or more samples."
         )
 
     def record(self) -> None:
@@ -307,7 +327,8 @@ class Run:
 
     def finish(self) -> None:
         """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk."""
-        self.record()
+        with self.saved_on_error():
+            self.record()
         failed = self.call_back()
         self.save()
         self.wait()

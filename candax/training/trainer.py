@@ -2,6 +2,7 @@
 
 import functools
 import math
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,7 @@ class Trainer:
         if self.mesh is not None:
             replicate(self.mesh, model, optimizer)
         _own((model, optimizer))
+        self.wrote: Array | None = None
         self._in_parts = loss_fn is loss_of_labels and self.mesh is not None and jax.process_count() > 1
         self._step = compiled_step(_loss_of_parts if self._in_parts else loss_fn, accumulate)
         self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head) and node.sampler is not None]
@@ -143,10 +145,15 @@ class Trainer:
             self.reload()
 
     def step(self, batch: Any) -> tuple[Array, dict[str, Array]]:
-        """One step: its loss, and what the loss function returned beside it."""
+        """One step: its loss, and what the loss function returned beside it. ``wrote`` says whether it wrote."""
         self._known = False
-        self.arrays, out = self._step(self._graph, self.arrays, batch)
-        return out
+        self.arrays, (loss, aux, self.wrote) = self._step(self._graph, self.arrays, batch)
+        return loss, aux
+
+    @property
+    def lost(self) -> bool:
+        """Whether a step has failed after it was given the arrays, which are then gone."""
+        return any(leaf.is_deleted() for leaf in jax.tree.leaves(self.arrays) if isinstance(leaf, jax.Array))
 
     def refresh(self, step: int) -> None:
         """Rebuilds the samplers that are due."""
@@ -182,9 +189,26 @@ def _again(leaf: Any, seen: set[int]) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=32)
 def compiled_step(loss_fn: LossFunction, accumulate: int) -> Any:
-    """``(graph, arrays, batch) -> (arrays, (loss, numbers))``, jitted; the arrays are donated."""
+    """``(graph, arrays, batch) -> (arrays, (loss, numbers, wrote))``, jitted; the arrays are donated.
+
+    The same for equal arguments where the loss is candax's. One of the user's may read what changes between two runs,
+    such as a global or an attribute, of which a program that is kept would know the first value only.
+    """
+    return (_kept_step if _is_own(loss_fn) else _new_step)(loss_fn, accumulate)
+
+
+def _is_own(loss_fn: Any) -> bool:
+    """Whether a loss is a function of this package; one of the user's that wraps such a function is none."""
+    homes = []
+    while isinstance(loss_fn, types.FunctionType):
+        homes.append(loss_fn.__globals__.get("__name__", "").partition(".")[0])
+        loss_fn = getattr(loss_fn, "__wrapped__", None)
+    # In tests, jaxtyping wraps all functions.
+    return loss_fn is None and homes[-1:] == ["candax"] and {"candax", "jaxtyping"}.issuperset(homes)
+
+
+def _new_step(loss_fn: LossFunction, accumulate: int) -> Any:
 
     def gradients(model: nnx.Module, batch: Any) -> Any:
         def objective(model: nnx.Module) -> tuple[Array, dict[str, Array]]:
@@ -200,10 +224,14 @@ def compiled_step(loss_fn: LossFunction, accumulate: int) -> Any:
             out, grads = gradients(model, batch)
         else:
             out, grads = _accumulated(gradients, model, batch, accumulate)
+        before = optimizer.skipped[...]
         optimizer.update(model, grads)
-        return nnx.state((model, optimizer)), out
+        return nnx.state((model, optimizer)), (*out, optimizer.skipped[...] == before)
 
     return step
+
+
+_kept_step = functools.lru_cache(maxsize=32)(_new_step)
 
 
 def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
@@ -220,11 +248,19 @@ def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
     return found
 
 
+def check_divides(accumulate: int, size: int, what: str) -> None:
+    """Raises ValueError for a batch that cannot be cut into equal micro-batches."""
+    if size % accumulate:
+        raise ValueError(
+            f"expected {what} is a multiple of accumulate={accumulate}, got {size}: drop the smaller last batch "
+            "(drop_remainder=True, or what your loader calls it), or give another accumulate."
+        )
+
+
 def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:
     """Loss and gradients of a batch, computed in parts one after the other; each part counts by its weight."""
     size = size_of(batch)
-    if size % number:
-        raise ValueError(f"expected batches whose size is a multiple of accumulate={number}, got {size}.")
+    check_divides(number, size, "batches whose size")
     for name in ("more_labels", "feature_examples"):
         if (of_whole := field(batch, name)) is not None and np.size(of_whole):
             raise ValueError(

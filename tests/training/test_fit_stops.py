@@ -1,5 +1,6 @@
 """``fit`` interrupted, watched and misused: callbacks, signals, damaged checkpoints, exporting."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from flax import nnx
 import candax as cx
 from candax.training import loop
 from candax.training.checkpoints import Checkpoints
-from tests.training.fitting import ADAM, DIM, NUM, SIZE, Model, count, fit, make, pairs, same
+from tests.training.fitting import ADAM, DIM, NUM, SAMPLER, SIZE, Model, count, fit, make, pairs, same, words_of
 
 
 def test_what_is_done_while_training_leaves_the_trainer_unharmed(tmp_path):
@@ -235,6 +236,56 @@ def test_bad_batches_say_which_and_why(tmp_path):
         fit(pairs(), model, optimizer, num_steps=50)
 
 
+class Unit(Model):
+    """Embeddings of length 1: where there is no word, the gradient of the norm of 0 is NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nnx.Param(jnp.ones(()))
+
+    def __call__(self, batch):
+        h = self.scale * self.words(words_of(batch))
+        return h / jnp.maximum(jnp.linalg.norm(h, axis=-1, keepdims=True), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("word", "accumulate", "error", "message"),
+    [
+        (NUM, 1, ValueError, r"batch 3 of epoch 0: expected ids of .* in 0 \.\.\. 49 .*, got 50"),
+        (-1, 2, FloatingPointError, r"gradients, .* for batch 3 of epoch 0, at step 4: nothing was written"),
+    ],
+)
+def test_a_step_that_writes_nothing_behind_a_finite_loss_ends_the_run(word, accumulate, error, message):
+    model, batches, masked = Unit(), pairs(), np.arange(SIZE) < 2
+    words, labels = batches[3]
+    batches[3] = np.where(masked, word, words), np.where(masked, -1, labels)
+    with pytest.raises(error, match=message):
+        fit(batches, model, cx.Optimizer(model, ADAM), accumulate=accumulate)
+
+
+@dataclasses.dataclass
+class Scaled:
+    """A loss that has no hash, as dataclasses have none that can be compared."""
+
+    factor: float
+
+    def __call__(self, head, batch):
+        return self.factor * head.loss(batch, np.arange(2))
+
+
+@pytest.mark.parametrize("given", [lambda loss: loss, lambda loss: loss.__call__], ids=["an object", "a method"])
+def test_each_run_reads_anew_what_a_loss_of_one_s_own_reads(given):
+    def run():
+        head = cx.Head(NUM, DIM, sampler=SAMPLER, rngs=nnx.Rngs(0))
+        found = fit([np.ones((2, DIM), np.float32)], head, cx.Optimizer(head, ADAM), num_steps=1, loss_fn=given(loss))
+        return found.records[0]["loss"]
+
+    loss = Scaled(1.0)
+    whole = run()
+    loss.factor = 0.5
+    assert run() == pytest.approx(whole / 2)
+
+
 def test_a_step_that_writes_nan_behind_a_finite_loss_is_not_saved(tmp_path):
     """The loss of a step is that of the weights before it: those after it are what a checkpoint holds."""
 
@@ -266,6 +317,31 @@ def test_a_run_that_patience_has_ended_stays_so(tmp_path):
     for _ in range(2):
         found = fit(pairs(), num_steps=20, validation=falling, folder=tmp_path)
         assert (found.step, found.stopped, found.best["step"]) == (6, "patience", 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "accumulate", "message", "step"),
+    [
+        ("", 2, "batch 2 of epoch 0 to have a size .* accumulate=2, got 3: .*drop_remainder=True", 2),
+        ("refuses", 1, "no such size.*This was in the step of batch 2 of epoch 0", 2),
+        ("names", 1, "the same names for all batches", 3),
+    ],
+)
+def test_a_last_batch_of_another_size_loses_nothing(how, accumulate, message, step, tmp_path):
+    def loss_fn(head, batch):
+        whole = len(batch) == SIZE
+        if how == "refuses" and not whole:
+            raise ValueError("no such size")
+        return head.loss(batch, jnp.arange(len(batch))), {"a": jnp.ones(())} if how == "names" and whole else {}
+
+    def make():
+        head = cx.Head(NUM, DIM, sampler=SAMPLER, rngs=nnx.Rngs(0))
+        return head, cx.Optimizer(head, ADAM)
+
+    batches = [np.ones((size, DIM), np.float32) for size in (SIZE, SIZE, 3)]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        fit(batches, *make(), num_steps=None, accumulate=accumulate, loss_fn=loss_fn, folder=tmp_path)
+    assert cx.training.load(tmp_path, make).step == step
 
 
 def test_what_the_user_s_functions_raise_loses_nothing(tmp_path):
