@@ -187,12 +187,7 @@ def kernel(
             left = 2 * node
             # Two gathers of one row each: pairs of rows would first be copied to lie side by side.
             mass = [jnp.einsum("gsf,gf->gs", state.sums[left + side], f, precision=_EXACT) for side in (0, 1)]
-            smaller = (mass[1] < mass[0]).astype(jnp.int32)
-            least, most = jnp.minimum(*mass), jnp.maximum(*mass)
-            # Compared with the smaller mass: near 0, floats are fine enough for small chances.
-            bits = jax.random.bits(jax.random.fold_in(key, level), node.shape, jnp.uint32).astype(jnp.float32)
-            taken = (bits + 0.5) * 2.0**-32 * (most + least) < least
-            return left + jnp.where(taken, smaller, 1 - smaller)
+            return left + _right(jax.random.fold_in(key, level), *mass)
 
         node = jax.lax.fori_loop(0, depth, down, jnp.ones((groups, num_sampled), jnp.int32))
         ids, x, real = of_leaves(state.projected, node.reshape(-1) - (1 << depth), stride, state.num_valid)
@@ -201,11 +196,10 @@ def kernel(
         weights = jax.lax.map(
             lambda of: made.weights(state.tables, of[0][None], of[1][None])[0], (f, wide), batch_size=at_once
         )
-        running = jnp.cumsum(jnp.where(real, jnp.maximum(weights.reshape(rows, leaf_size), 0.0), 0.0), axis=1)
-        point = jax.random.uniform(jax.random.fold_in(key, depth), (rows, 1)) * running[:, -1:]
-        # Rounding must not lead past the last class of a leaf, nor to an invalid id from a leaf without classes.
-        last = jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - 1, 0)
-        place = jnp.minimum(jnp.sum(running <= point, axis=1, keepdims=True), last)
+        weights = jnp.where(real, jnp.maximum(weights.reshape(rows, leaf_size), 0.0), 0.0)
+        place = _by_weight(jax.random.fold_in(key, depth), weights)
+        # A leaf without classes, or without weight, must not lead to an invalid id.
+        place = jnp.minimum(place, jnp.maximum(jnp.sum(real, axis=1, keepdims=True) - 1, 0))
         found = jnp.take_along_axis(ids, place, axis=1).reshape(groups, num_sampled)
         found = jnp.clip(found, 0, jnp.maximum(state.num_valid - 1, 0))
         drawn = Candidates(found, jnp.zeros(found.shape, jnp.float32), jnp.ones(found.shape, bool), draw=f)
@@ -257,6 +251,29 @@ def kernel(
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
     alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
     return every(alone, exponential_schedule() if schedule is None else schedule)
+
+
+def _right(key: KeyArray, left: Float[Array, "..."], right: Float[Array, "..."]) -> Int[Array, "..."]:
+    """1 with probability right / (left + right), else 0."""
+    smaller = (right < left).astype(jnp.int32)
+    least, most = jnp.minimum(left, right), jnp.maximum(left, right)
+    # Compared with the smaller mass: near 0, floats are fine enough for small chances.
+    bits = jax.random.bits(key, left.shape, jnp.uint32).astype(jnp.float32)
+    taken = (bits + 0.5) * 2.0**-32 * (most + least) < least
+    return jnp.where(taken, smaller, 1 - smaller)
+
+
+def _by_weight(key: KeyArray, weights: Float[Array, "rows n"]) -> Int[Array, "rows 1"]:
+    """A place of each row by weight: by halves too, as a running sum would lose what is 2^-24 of the largest."""
+    short = (1 << (weights.shape[1] - 1).bit_length()) - weights.shape[1]
+    sums = [jnp.pad(weights, ((0, 0), (0, short)))]
+    while sums[-1].shape[1] > 1:
+        sums.append(sums[-1][:, 0::2] + sums[-1][:, 1::2])
+    place = jnp.zeros((weights.shape[0], 1), jnp.int32)
+    for level in reversed(range(len(sums) - 1)):
+        left, right = (jnp.take_along_axis(sums[level], 2 * place + side, axis=1) for side in (0, 1))
+        place = 2 * place + _right(jax.random.fold_in(key, level), left, right)
+    return place
 
 
 def _shape(num_classes: int, leaf_size: int) -> tuple[int, int]:

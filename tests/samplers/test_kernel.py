@@ -1,5 +1,7 @@
 """Kernel sampling: chances are the kernel's, and the tree of sums is that of the rows as they are."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import candax as cx
 from candax.base import Sampler
 from candax.samplers import kernel
-from candax.samplers.kernel import KernelTree
+from candax.samplers.kernel import KernelTree, _by_weight
 
 NUM, PADDING, DIM = 27, 2, 6
 RNG = np.random.default_rng(0)
@@ -70,6 +72,24 @@ def test_many_positive_features_are_near_the_softmax_and_few_are_above_zero() ->
     found = shares(kernel(4, features="positive", num_features=20_000, rank=None, scale=0.3))
     np.testing.assert_allclose(found, truth, rtol=0.3)
     assert shares(kernel(4, features="positive", num_features=2, scale=4.0)).min() > 0
+
+
+def test_places_of_a_leaf_are_drawn_by_weight() -> None:
+    weights = np.array([3.0, 0.0, 1.0, 0.5, 4.5], np.float32)
+    rows = jnp.broadcast_to(jnp.asarray(weights), (1 << 15, 5))
+    place = jax.jit(_by_weight)(jax.random.key(0), rows)[:, 0]
+    rate = np.bincount(np.asarray(place), minlength=5) / (1 << 15)
+    assert rate[1] == 0
+    np.testing.assert_allclose(rate, weights / 9, atol=5 * 0.5 / 2**7.5)
+
+
+def test_a_place_of_little_weight_beside_a_large_one_has_its_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running sum in float32 would not see the second place, and a uniform float32 would be 0 too often."""
+    weights = jnp.array([[1.0, 3e-8, 0.0]])
+    for bits, place in ((100, 1), (128, 1), (129, 0), (200, 0)):  # 3e-8 is 128.8 units of 2^-32
+        drawn = functools.partial(jnp.full, fill_value=bits, dtype=jnp.uint32)
+        monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype, drawn=drawn: drawn(shape))
+        assert _by_weight(jax.random.key(0), weights).tolist() == [[place]]
 
 
 @pytest.mark.parametrize("features", ["quadratic", "positive"])

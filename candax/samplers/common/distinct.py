@@ -28,10 +28,24 @@ class Distinct(NamedTuple):
     tau: Float[Array, ""]
 
 
+def exponentials(key: KeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Standard exponentials, near 0 as fine as floats are: a rare class arrives in time only if its own is tiny.
+
+    Those of ``jax.random.exponential`` are multiples of 2^-23 there, and one in 2^23 is 0: whatever its probability,
+    the class then arrives first.
+    """
+    high, low = jax.random.bits(key, (2, *shape), jnp.uint32)
+    # The distance of a uniform number of 64 bits from the nearer end of (0, 1).
+    upper = high >= jnp.uint32(1 << 31)
+    high, low = (jnp.where(upper, ~part, part).astype(jnp.float32) for part in (high, low))
+    distance = (high + (low + 0.5) * 2.0**-32) * 2.0**-32
+    return jnp.where(upper, -jnp.log(distance), -jnp.log1p(-distance))
+
+
 def race(key: KeyArray, ids: Int[Array, " n"], log_prob: Float[Array, " n"], num_sampled: int) -> Distinct:
     """The winners when every class of ``ids`` draws its own first arrival; log_prob is -inf where none ever comes."""
     possible = log_prob > -jnp.inf
-    gaps = jax.random.exponential(key, ids.shape, jnp.float32)
+    gaps = exponentials(key, ids.shape)
     times = jnp.where(possible, gaps * jnp.exp(-jnp.where(possible, log_prob, 0.0)), jnp.inf)
     short = max(0, num_sampled + 1 - ids.shape[0])
     times = jnp.pad(times, (0, short), constant_values=jnp.inf)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.common.distinct import Distinct, log_inclusion, race, stream
+from candax.samplers.common.distinct import Distinct, exponentials, log_inclusion, race, stream
 from candax.samplers.common.thresholds import draw_bins, integer_thresholds
 from candax.testing.statistics import check_mean
 
@@ -44,6 +44,27 @@ def frequency(sample: Callable[[jax.Array], Distinct], n: int) -> Callable[[jax.
         return (jnp.arange(n * n) == first * n + second).reshape(n, n).astype(jnp.float32)
 
     return one
+
+
+def test_exponentials_are_as_fine_near_0_as_floats_are() -> None:
+    """Multiples of 2^-23, as ``jax.random.exponential`` has, would let a class of probability 1e-9 arrive at once."""
+    found = np.asarray(jax.jit(exponentials, static_argnums=1)(jax.random.key(0), (1 << 22,)), np.float64)
+    assert np.all((found > 0) & np.isfinite(found))
+    for below in (1e-5, 1e-3, 0.1, 1.0, 5.0, 11.0):
+        for chance, number in ((-np.expm1(-below), np.sum(found < below)), (np.exp(-below), np.sum(found > below))):
+            assert abs(number - chance * found.size) < 5 * np.sqrt(chance * (1 - chance) * found.size)
+    small = found[found < 1e-3]
+    assert len(np.unique(small)) > 0.99 * len(small)
+
+
+def test_a_class_that_is_all_but_impossible_is_drawn_as_often_as_stated() -> None:
+    """20 classes of nearly all the mass, and thousands that would arrive where an exponential came out as 0."""
+    log_prob = jnp.log(jnp.concatenate([jnp.full(20, 0.05), jnp.full(1 << 14, 1e-16)]))
+    ids = jnp.arange(len(log_prob), dtype=jnp.int32)
+    keys = jax.random.split(jax.random.key(5), 1 << 10)
+    found = jax.jit(lambda keys: jax.lax.map(lambda key: race(key, ids, log_prob, 8).ids, keys))(keys)
+    # 2^24 exponentials, for which one expected count is 2e-8 in all.
+    assert np.all(np.asarray(found) < 20)
 
 
 @pytest.mark.parametrize("make", [raced, streamed])
