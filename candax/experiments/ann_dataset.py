@@ -5,7 +5,7 @@
 
 Data sets, batches and learning rates are those of the LNS experiments (``lns_configurations``), and so is the head:
 logits with biases, no cosines, so that retrieval searches class vectors extended by bias and length. Candidates are a
-tenth of the classes; time is that of training steps and builds, relative to the faster form of the full softmax.
+tenth of the classes; time is that of training steps and builds, relative to the full softmax.
 
 The paper's claims: ANN and KNN Softmax are as precise as the full softmax, LSH Softmax and Partial FC are not. The
 paper's classes are equally frequent, those here are not.
@@ -50,12 +50,18 @@ class ANNDataset(OnDataset):
 @common.command
 def ann_dataset(settings: ANNDataset) -> common.Study:
     """Runs the study; a row for each method, full softmax first."""
-    dataset, configuration = settings.load(), settings.configuration
+    dataset = settings.load()
+    batch_size = settings.batch_size(dataset)
+    if batch_size % settings.num_groups:
+        raise ValueError(
+            f"expected --num-groups that divides a batch, which has {batch_size:,} examples of {settings.where} with "
+            f"--config {settings.config}, got --num-groups {settings.num_groups}."
+        )
     training = settings.training(dataset, curve_examples=settings.curve_examples)
     per_epoch = training.batches.batches_per_epoch
     sizes = Sizes(
         num_classes=dataset.num_classes,
-        batch_size=configuration.batch_size,
+        batch_size=batch_size,
         num_sampled=max(1, round(settings.rate * dataset.num_classes)),
         num_groups=settings.num_groups,
         period=max(1, per_epoch // 5),
@@ -67,7 +73,7 @@ def ann_dataset(settings: ANNDataset) -> common.Study:
     return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes, {sizes.num_sampled:,} candidates per group, "
         f"{training.num_steps:,} steps",
-        problem.contest(training, configuration.batch_size, dataset.num_classes, others),
+        problem.contest(training, batch_size, dataset.num_classes, others),
         problem.COLUMNS,
         problem.PANELS,
         "paper: ANN and KNN Softmax are as precise as the full softmax",

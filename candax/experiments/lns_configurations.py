@@ -19,6 +19,10 @@ Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-32
 MethodName = Literal[
     "top_k", "lsh_embedding", "lsh_label", "frequency", "sampled_softmax", "nce", "lsh_logit", "lsh_logit_with_tail"
 ]
+# What LSH methods find in hash tables, and at least one class that is drawn.
+_LEAST_SLOTS = 2
+# The most training steps of --quick, of any data.
+_QUICK_STEPS = 100
 # Candidates per example of TopK, which scores all classes to find them; the paper does not give its number.
 _TOP_K = 64
 
@@ -115,8 +119,8 @@ class OnDataset(common.Settings):
     config: Name = "python-stdlib"
     """Data set and hyperparameters."""
     dataset: str | None = None
-    """Folder with the files of the data set, in the Extreme Classification Repository's text format; python-stdlib
-    needs none."""
+    """Folder with the files of the data set, in the Extreme Classification Repository's text format; python-stdlib and
+    toy, the choice of --quick, need none."""
     epochs: common.Positive | None = None
     """Passes over the training set; by default those of the configuration."""
 
@@ -129,18 +133,50 @@ class OnDataset(common.Settings):
         return found if self.epochs is None else dataclasses.replace(found, epochs=self.epochs)
 
     def load(self) -> data.Dataset:
-        """The data set; ValueError where the folder is missing."""
-        if self.config == "toy":
+        """The data set; ValueError where the folder is missing, or has nothing to train on or to measure with."""
+        if self.config == "toy" and self.dataset is None:
             return toy()
         if self.dataset is None and self.config != "python-stdlib":
             raise ValueError(
                 f"expected --dataset with the folder of {self.config}'s train and test files in the Extreme "
                 "Classification Repository's text format, got none. Only python-stdlib needs no files."
             )
-        return data.load(self.config if self.dataset is None else self.dataset)
+        dataset = data.load(self.where)
+        train, test = len(dataset.train), len(dataset.test)
+        if not train or not test:
+            raise ValueError(f"expected training and test examples in {self.where}, got {train:,} and {test:,}.")
+        for which, part in (("training", dataset.train), ("test", dataset.test)):
+            if not part.labels.nnz:
+                raise ValueError(
+                    f"expected labels in {self.where}, got none in any of its {len(part):,} {which} examples."
+                )
+        return dataset
+
+    @property
+    def where(self) -> str:
+        """The folder of the data set, or its name."""
+        return self.config if self.dataset is None else self.dataset
+
+    def batch_size(self, dataset: data.Dataset) -> int:
+        """Examples per step: all, where there are fewer than the configuration's batch has."""
+        return min(self.configuration.batch_size, len(dataset.train))
 
     def training(self, dataset: data.Dataset, **options: Any) -> common.Training:
         """Training on a data set with the hyperparameters; options are those of ``extreme.problem``."""
         of = self.configuration
-        own = {name: getattr(of, name) for name in ("batch_size", "dim", "learning_rate", "epochs")}
-        return problem(dataset, **{**own, "seed": self.seed, **options})
+        own = {name: getattr(of, name) for name in ("dim", "learning_rate", "epochs")}
+        own |= {"batch_size": self.batch_size(dataset), "seed": self.seed}
+        training = problem(dataset, **{**own, **options})
+        short = self.quick and "epochs" not in vars(self)["_given"]
+        return dataclasses.replace(training, num_steps=min(training.num_steps, _QUICK_STEPS)) if short else training
+
+    def num_sampled(self, name: MethodName, dataset: data.Dataset, configuration: Configuration | None = None) -> int:
+        """Slots of a candidate set of a method; ValueError where hash tables have too few."""
+        configuration = self.configuration if configuration is None else configuration
+        number = configuration.num_sampled(dataset.num_classes)
+        if name.startswith("lsh") and number < _LEAST_SLOTS:
+            raise ValueError(
+                f"expected {_LEAST_SLOTS} candidates or more for {name}, got {number}, {configuration.sparsity:g} of "
+                f"the {dataset.num_classes:,} classes of {self.where}: give data with more classes, or leave LSH out."
+            )
+        return number

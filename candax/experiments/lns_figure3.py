@@ -47,7 +47,6 @@ from candax.diagnostics.negative_distributions import (
 from candax.experiments.lns_configurations import OnDataset
 from candax.recipes import common
 from candax.recipes.common.catalog import SAMPLERS, SamplerName
-from candax.recipes.extreme.problem import faster_full_softmax
 from candax.training import embed
 
 # An example's best classes by the target, whose probability is reported beside the distance.
@@ -98,7 +97,7 @@ def lns_figure3(settings: LNSFigure3) -> common.Study:
             return query(training.make(None, losses.full_softmax)[0])["query"]
         by: tuple[Any, Any]
         if settings.sampler is None:
-            by = None, faster_full_softmax(training, settings.configuration.batch_size, dataset.num_classes)
+            by = None, common.full_softmax(settings.batch_size(dataset), dataset.num_classes)
         else:
             by = SAMPLERS[settings.sampler](_NUM_SAMPLED), losses.css
         return training.by(*by, measure=query)(None)["query"]
@@ -146,10 +145,14 @@ def _weights(settings: LNSFigure3) -> dict[str, Weights]:
 
 
 def _examples(settings: LNSFigure3, dataset: data.Dataset) -> data.Examples:
-    """Some test examples that have labels."""
-    labelled = np.flatnonzero(np.diff(dataset.test.labels.indptr))
+    """Some test examples that have labels, and classes beside them: all others have no negatives."""
+    number = np.diff(dataset.test.labels.indptr)
+    labelled = np.flatnonzero((number > 0) & (number < dataset.num_classes))
     if len(labelled) < 2:
-        raise ValueError(f"expected 2 test examples with labels or more, but {dataset.name} has {len(labelled)}.")
+        raise ValueError(
+            f"expected 2 test examples or more that have labels, but not all classes, got {len(labelled)} in "
+            f"{settings.where}."
+        )
     rows = np.sort(np.random.default_rng(settings.seed).permutation(labelled)[: settings.num_examples])
     return data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
 

@@ -51,6 +51,11 @@ def figure5(settings: Figure5) -> common.Study:
     """Runs the study; the rows of the table, full softmax first."""
     before = settings.load()
     after = data.flatten_labels(before, max_count=settings.max_count, min_count=settings.min_count, seed=settings.seed)
+    if not len(after.test):
+        raise ValueError(
+            f"expected test examples of the {after.num_classes:,} classes that are left of {settings.where}, found "
+            "none. Another --max-count leaves others."
+        )
     axes = {"xlabel": "classes, the most frequent first", "ylabel": "training examples"}
     frequencies = common.Panel(
         lambda rows: [_frequencies("before", before), _frequencies("after", after)],

@@ -81,7 +81,12 @@ COLUMNS = common.columns(after="", near="", kept="", steps="", recall=".2f", fre
 def lns_staleness(settings: LNSStaleness) -> common.Study:
     """Runs the study; a row for each number of steps before the refresh and each way to keep tables."""
     dataset, configuration = settings.load(), settings.configuration
-    number = configuration.num_sampled(dataset.num_classes)
+    if settings.top_k > dataset.num_classes:
+        raise ValueError(
+            f"expected --top-k of at most {dataset.num_classes:,}, the number of classes of {settings.where}, got "
+            f"{settings.top_k:,}."
+        )
+    number = settings.num_sampled("lsh_embedding", dataset)
     training = settings.training(dataset, curve_examples=None)
     tests = _test_batches(settings, dataset, training.batches.max_features)
 
@@ -138,7 +143,7 @@ def _panel(after: int) -> common.Panel:
 
 def _test_batches(settings: LNSStaleness, dataset: data.Dataset, max_features: int) -> list[Any]:
     # Whole batches: padded examples would count.
-    batch_size = min(settings.configuration.batch_size, len(dataset.test) // settings.num_batches)
+    batch_size = min(settings.batch_size(dataset), len(dataset.test) // settings.num_batches)
     if batch_size < 1:
         raise ValueError(f"expected --num-batches of at most {len(dataset.test)}, the number of test examples.")
     rows = np.random.default_rng(settings.seed).permutation(len(dataset.test))[: settings.num_batches * batch_size]

@@ -79,7 +79,7 @@ def sweeps(settings: Sweeps) -> common.Study:
     def method(sweep: SweepName, name: MethodName, value: float) -> common.Method:
         changes: dict[str, Any] = {sweep: value if sweep == "sparsity" else int(value)}
         configuration = dataclasses.replace(settings.configuration, **changes)
-        number = configuration.num_sampled(dataset.num_classes)
+        number = settings.num_sampled(name, dataset, configuration)
         labels = {"sweep": sweep, "method": name, "value": value, "num_sampled": number}
         return common.Method(labels, training.by(*METHODS[name](configuration, number), f"{name}, {sweep} {value:g}"))
 

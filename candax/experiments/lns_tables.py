@@ -7,7 +7,7 @@
 Full softmax, TopK (64 classes per example), LSH Embedding, LSH Label, frequency-based, sampled softmax (log-uniform)
 and NCE, all but TopK with the same number of candidates; beside the paper's methods LSH near the largest logits instead
 of the closest vectors, alone and with a sampled tail. Time is that of training steps and refreshes, relative to the
-faster form of the full softmax in the same run.
+full softmax in the same run, whose logits are held all at once where they fit.
 
 The paper's claims: both LSH methods end at 93.8 % or more of full softmax's P@1, reach 90 % of it in about its number
 of epochs, and take 6.5 to 22 times less time per epoch; static samplers stay behind.
@@ -52,13 +52,14 @@ def tables(settings: Tables) -> common.Study:
 
 def study(dataset: data.Dataset, settings: Tables, claim: str, *before: common.Panel) -> common.Study:
     """The study on a given data set, with the panels ``before`` put before those of the curves."""
-    configuration = settings.configuration
-    number = configuration.num_sampled(dataset.num_classes)
-    others: dict[str, Any] = {name: METHODS[name](configuration, number) for name in settings.methods}
+    number = settings.configuration.num_sampled(dataset.num_classes)
+    others: dict[str, Any] = {
+        name: METHODS[name](settings.configuration, settings.num_sampled(name, dataset)) for name in settings.methods
+    }
     training = settings.training(dataset, curve_examples=settings.curve_examples)
     return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes, {number:,} candidates, {training.num_steps:,} steps",
-        problem.contest(training, configuration.batch_size, dataset.num_classes, others),
+        problem.contest(training, settings.batch_size(dataset), dataset.num_classes, others),
         problem.COLUMNS,
         (*before, *problem.PANELS),
         claim,

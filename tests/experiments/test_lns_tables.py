@@ -1,16 +1,48 @@
 """Tables, sweeps and pictures of LNS, on a data set that is learned in seconds."""
 
+import functools
 import json
 
 import matplotlib.image
 import pytest
 
+from candax import losses
 from candax.experiments import lns_configurations
+from candax.experiments.ann_dataset import ANNDataset, ann_dataset
+from candax.experiments.lns_figure3 import LNSFigure3, lns_figure3
 from candax.experiments.lns_figure5 import Figure5, figure5
 from candax.experiments.lns_staleness import KEPT, LNSStaleness, lns_staleness
 from candax.experiments.lns_sweeps import Sweeps, sweeps
 from candax.experiments.lns_tables import Tables, tables
+from candax.recipes import common
+from candax.recipes.extreme.problem import contest
 from tests.commands import write_dataset
+
+STUDIES = {
+    Tables: tables,
+    Figure5: figure5,
+    Sweeps: sweeps,
+    LNSStaleness: lns_staleness,
+    LNSFigure3: lns_figure3,
+    ANNDataset: ann_dataset,
+}
+
+
+def build(settings):
+    """The study, without running it."""
+    return STUDIES[type(settings)].__wrapped__(settings.ready())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANDAX_CACHE", str(tmp_path / "cache"))
+    return write_dataset(tmp_path / "tiny")
+
+
+def write_examples(path, num_classes, *labels):
+    """A part of a data set, in which each example has one feature."""
+    lines = [f"{len(labels)} 30 {num_classes}", *(f"{each} {i % 3}:1" for i, each in enumerate(labels))]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def test_every_method_has_its_row_beside_full_softmax(tmp_path):
@@ -46,6 +78,69 @@ def test_every_method_can_be_built_with_the_hyperparameters_of_every_data_set():
     for configuration in lns_configurations.CONFIGURATIONS.values():
         for make in lns_configurations.METHODS.values():
             make(configuration, 1000)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_quick_run_reads_the_data_that_are_given_and_takes_few_steps(study, folder, monkeypatch):
+    assert "tiny" in build(study(quick=True, dataset=str(folder), out=folder)).title
+    monkeypatch.setattr(lns_configurations, "_QUICK_STEPS", 3)
+    for settings, steps in ((study(quick=True, dataset=str(folder)), 3), (study(config="toy", epochs=2.0), 8)):
+        settings = settings.ready()
+        assert settings.training(settings.load()).num_steps == steps
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize(("tests", "message"), [((), "got 64 and 0"), (("", ""), "got none in any of its 2 test ex")])
+def test_data_that_nothing_can_be_measured_with_are_refused_before_training(study, folder, tests, message):
+    write_examples(folder / "test.txt", 20, *tests)
+    with pytest.raises(ValueError, match=rf"in {folder}, {message}"):
+        build(study(quick=True, dataset=str(folder)))
+
+
+def test_sizes_that_do_not_fit_the_data_are_refused_before_training(folder):
+    given = {"dataset": str(folder)}
+    for settings, message in (
+        (Tables(**given), "expected 2 candidates or more for lsh_embedding, got 1, 0.04 of the 20 classes of"),
+        (Sweeps(**given), "expected 2 candidates or more for lsh_embedding, got 1, 0.005 of the 20 classes of"),
+        (LNSStaleness(**given), "expected 2 candidates or more for lsh_embedding"),
+        (LNSStaleness(quick=True, top_k=25, **given), "expected --top-k of at most 20, the number of classes of"),
+        (ANNDataset(num_groups=3, **given), "expected --num-groups that divides a batch, which has 64 examples of"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(settings)
+    # There are fewer examples than a batch of the configuration has.
+    settings = Tables(methods=("sampled_softmax",), epochs=4.0, **given).ready()
+    assert settings.configuration.batch_size > 64
+    assert build(settings).title == "tiny: 20 classes, 1 candidates, 4 steps"
+
+
+def test_examples_that_have_all_classes_have_no_negatives_to_measure(folder):
+    for number in (2, 1):
+        write_examples(folder / "test.txt", 20, ",".join(map(str, range(20))), "", *["1"] * number)
+        settings = LNSFigure3(quick=True, dataset=str(folder))
+        if number == 2:
+            assert "mean over 2 test examples" in build(settings).title
+        else:
+            with pytest.raises(ValueError, match=f"labels, but not all classes, got 1 in {folder}"):
+                build(settings)
+
+
+def test_flattening_may_leave_nothing_to_measure(folder):
+    write_examples(folder / "train.txt", 20, *["0"] * 3, "1")
+    write_examples(folder / "test.txt", 20, "1")
+    with pytest.raises(ValueError, match=rf"expected test examples of the 1 classes that are left of {folder}"):
+        build(Figure5(quick=True, dataset=str(folder)))
+
+
+def test_the_form_of_the_full_softmax_follows_from_sizes_alone(monkeypatch):
+    taken = []
+    monkeypatch.setattr(common.Training, "by", lambda training, sampler, loss, name: taken.append(loss) or print)
+    training = common.Training(print, (), 1, print)
+    for num_classes in (1000, 1000, 10**7):
+        contest(training, 256, num_classes, {})
+    assert taken[:2] == [losses.full_softmax] * 2
+    assert isinstance(taken[2], functools.partial)
+    assert taken[2].func is losses.full_softmax
 
 
 def test_what_is_wrong_is_said():

@@ -1,20 +1,28 @@
 """A data set of sparse features as a problem for the runner: what comparisons and the papers' studies train on."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 from flax import nnx
 
 import candax as cx
-from candax import data, losses, models
+from candax import data, models
 from candax.alike import made_once
 from candax.base import Sampler
-from candax.recipes.common import Column, Method, Panel, Training, curves, over, reached, relative
-from candax.recipes.common.heads import FULL_SOFTMAX_IN_BLOCKS, plain_head
+from candax.recipes.common import (
+    Column,
+    Method,
+    Panel,
+    Training,
+    curves,
+    full_softmax,
+    over,
+    plain_head,
+    reached,
+    relative,
+)
 from candax.recipes.extreme.embedding import measured
 
 # Test examples behind each point of a curve.
@@ -87,12 +95,9 @@ def problem(
 def contest(
     training: Training, batch_size: int, num_classes: int, others: Mapping[str, tuple[Sampler | None, Any]]
 ) -> list[Method]:
-    """The full softmax, in its faster form, and other samplers and losses by name."""
-
-    def full_softmax(folder: Path | None) -> dict[str, Any]:
-        return training.by(None, faster_full_softmax(training, batch_size, num_classes), "full softmax")(folder)
-
-    methods = [Method({"method": "full_softmax"}, full_softmax)]
+    """The full softmax, in the form that fits into memory, and other samplers and losses by name."""
+    full = training.by(None, full_softmax(batch_size, num_classes), "full softmax")
+    methods = [Method({"method": "full_softmax"}, full)]
     return methods + [Method({"method": name}, training.by(*of, name)) for name, of in others.items()]
 
 
@@ -115,23 +120,3 @@ PANELS = (
     ),
     Panel(curves("epoch", "p_at_1"), {"xlabel": "epochs", "ylabel": _PRECISION}),
 )
-
-
-def faster_full_softmax(training: Training, batch_size: int, num_classes: int) -> Callable[..., Any]:
-    """The full softmax in the form that takes less time here: in class blocks, or at once if that fits in memory."""
-    if 3 * 4 * batch_size * num_classes > _memory_left():
-        return FULL_SOFTMAX_IN_BLOCKS
-    short: dict[str, Any] = {"num_steps": 4, "on_the_way": None, "measure": lambda model: {}, "progress": False}
-
-    def seconds(form: Callable[..., Any]) -> float:
-        return training.by(None, form, **short)(None)["seconds"]
-
-    forms: tuple[Callable[..., Any], ...] = (FULL_SOFTMAX_IN_BLOCKS, losses.full_softmax)
-    return min(forms, key=seconds)
-
-
-def _memory_left() -> float:
-    stats = jax.devices()[0].memory_stats()
-    if stats and "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats["bytes_in_use"]
-    return 4e9  # On CPU JAX does not say; half of what a small machine has.
