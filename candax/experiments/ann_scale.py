@@ -10,7 +10,9 @@ Generated identities, 10^3, 10^4, ... of them up to ``--max-classes``; top-1 acc
 classes, with the softmax of scaled cosines and a tenth of the classes as candidates, as mean and range over seeds,
 which change the identities, initial values, batches and candidates. From 10^6 classes on, where a step of the full
 softmax takes gigabytes and a graph of neighbours takes time by the square of the classes, only the other methods are
-run. Where there is no time for an epoch, ``--warm-start`` trains the encoder on some identities beforehand.
+run. Where there is no time for an epoch, ``--warm-start`` trains the encoder on some identities beforehand. KNN
+Softmax's graph is built at the start and then once per epoch: in the first epoch it is that of the initial class
+vectors.
 
 The paper's claims: ANN and KNN Softmax stay with the full softmax at any size; Partial FC, which draws at random, falls
 behind by .3 % at 10^3 classes, 1.3 % at 10^6, 4.3 % at 10^7, 8.2 % at 10^8, LSH Softmax somewhat less.

@@ -13,9 +13,9 @@ All contenders, the full softmax among them, have the same model and data, the s
 of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; the best of them is
 trained with in full and measured on test data. If that training diverges, the next best rate is taken; if all diverge,
 the row says "diverged" and the race goes on. Seconds count all that a training needs, with refreshes, updates and the
-loading of batches, but not compiling and measuring. "to 98 %": seconds until a point of the curve, by straight lines
-between points, is at 98 % of the best that the full softmax reached; "share": of the seconds that the full softmax
-takes to get there itself.
+loading of batches, but not compiling, measuring and the first build of an index, at the start. "to 98 %": seconds
+until a point of the curve, by straight lines between points, is at 98 % of the best that the full softmax reached;
+"share": of the seconds that the full softmax takes to get there itself.
 
 Expected: docs/race.md.
 """

@@ -81,8 +81,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
     """Runs all methods, prints the table, and writes ``results.json`` and the picture into ``settings.out``.
 
     A study that was killed goes on where it was: methods whose rows are in ``results.json`` are not run again if it is
-    of the same study, settings and data and their models are there, and long trainings go on from their last
-    checkpoint. Rows of other settings or data are kept beside, in ``results-before.json``.
+    of the same study, settings and data and their models are there; long trainings go on from their last checkpoint.
+    Rows of other settings or data are kept beside, in ``results-before.json``.
 
     Args:
         study: what to run.
@@ -256,12 +256,11 @@ def _set_aside(path: Path, console: Console) -> None:
     shutil.rmtree(path.parent / _UNFINISHED, ignore_errors=True)
     if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("rows") == []:
         return
-    names = itertools.chain([f"{path.stem}-before"], (f"{path.stem}-before-{number}" for number in itertools.count(2)))
-    kept = next(beside for name in names if not (beside := path.with_name(f"{name}.json")).exists())
+    names = (f"{path.stem}-before{f'-{n}' if n > 1 else ''}.json" for n in itertools.count(1))
+    kept = next(beside for name in names if not (beside := path.with_name(name)).exists())
     path.rename(kept)
-    console.print(
-        f"{path} has rows of other settings or data, which are kept in {kept.name}", soft_wrap=True, markup=False
-    )
+    told = f"{path} has rows of other settings or data, which are kept in {kept.name}"
+    console.print(told, soft_wrap=True, markup=False)
 
 
 def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
