@@ -160,6 +160,14 @@ class Bench:
         other._place(classes, state)
         return other
 
+    def at_query(self, query: Query) -> "Bench":
+        """The same sampler, classes and state, asked for another batch."""
+        other = object.__new__(Bench)
+        other.__dict__.update(
+            {name: value for name, value in self.__dict__.items() if name != "drawn"} | {"query": query}
+        )
+        return other
+
     def updated(self) -> "Bench":
         """After a step that changed two rows; two more are fillers, which hold NaN.
 
@@ -175,9 +183,9 @@ class Bench:
         after.required, after.counted = after.counted & self.counted, after.counted | self.counted
         return after
 
-    def refreshed(self) -> "Bench":
-        """After an update, and a refresh on other rows, biases and counts."""
-        classes = self.classes_of(int(self.classes.num_valid), seed=1)
+    def refreshed(self, num_valid: int | None = None) -> "Bench":
+        """After an update, and a refresh on other rows, biases and counts; perhaps with another number of classes."""
+        classes = self.classes_of(int(self.classes.num_valid) if num_valid is None else num_valid, seed=1)
         return self.at(classes, self.refresh(self.updated().state, jax.random.key(2), classes))
 
     def many(self, seed: int) -> Candidates:

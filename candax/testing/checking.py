@@ -121,6 +121,7 @@ def check_loss(
     likelihood: bool = False,
     corrected: bool = True,
     monotone: bool = True,
+    surrogate: bool = False,
     unbiased_normaliser: bool = False,
     sampler: Sampler | Callable[[], Sampler] | None = None,
     support: Support | None = None,
@@ -141,6 +142,8 @@ def check_loss(
             softmax too where classes stand several times among the candidates and their counts say so.
         monotone: False for a loss that may grow with the logit of its only label, or fall as those of other candidates
             grow, as label smoothing makes it. True: it does neither, and both do change it.
+        surrogate: True for a loss that is meant to hold a part of itself constant, as where samples are weighted by
+            how hard they are: its gradient is not that of its value.
         unbiased_normaliser: True: E[exp(loss + mean true logit)] is the softmax normaliser, for any sampler that obeys
             the one law.
         sampler: the sampler for that test (default ``candax.samplers.log_uniform(6)``).
@@ -175,7 +178,9 @@ def check_loss(
     _check_sizes(num_valid, num_valid + 3)
     _check_groups(num_groups)
     _check_positive(seconds=seconds)
-    promised = {"normaliser": unbiased_normaliser, "direction": monotone} | dict.fromkeys(LIKELIHOOD, likelihood)
+    promised = {"normaliser": unbiased_normaliser, "direction": monotone, "gradient": not surrogate} | dict.fromkeys(
+        LIKELIHOOD, likelihood
+    )
     promised |= dict.fromkeys(("correction", "small_counts"), likelihood and corrected)
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
     # All other laws rely on this one.

@@ -129,13 +129,15 @@ def check_later(bench: Bench) -> None:
 
 def _check_later(bench: Bench) -> None:
     updated, refreshed = bench.updated(), bench.refreshed()
-    for when, later in (("after an update", updated), ("after a refresh on other classes", refreshed)):
+    fewer = bench.refreshed(int(bench.classes.num_valid) - 2)
+    laters = {"an update": updated, "a refresh on other classes": refreshed, "a refresh on fewer classes": fewer}
+    for when, later in laters.items():
         try:
             check_ids(later)
             check_agreement(later)
             _check_mean_weights(later)
         except LawBroken as fault:
-            raise LawBroken(f"{when}, {fault}") from None
+            raise LawBroken(f"after {when}, {fault}") from None
     if not bench.sampler.facts.draw_independent or difference(bench.state, updated.state):
         return
     anew, other = (bench.at(refreshed.classes, bench.init(jax.random.key(seed), refreshed.classes)) for seed in (2, 3))

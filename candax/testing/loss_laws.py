@@ -225,6 +225,40 @@ def check_direction(bench: LossBench) -> None:
             raise LawBroken(f"the loss never {right}")
 
 
+# The step of finite differences: margins multiply logits by up to 64, which bends the loss.
+_STEP = 2e-3
+# Of the examples: at a kink, as a hinge has, slope and gradient differ.
+_SMOOTH = 0.8
+
+
+def check_gradient(bench: LossBench) -> None:
+    """The gradient is that of the value: along true logits, and along sampled ones, it is the slope of the loss."""
+    rng = np.random.default_rng(5)
+    agree: dict[str, list[np.ndarray]] = {"true": [], "sampled": []}
+    for seed in range(10):
+        random = make_logits(seed)
+        # Cosines are logits too, and margins take nothing else.
+        true, sampled = (0.8 * jnp.tanh(part / 2) for part in (random.true, random.sampled))
+        logits = dataclasses.replace(random, true=true, sampled=sampled)
+        _, *gradients = bench.value_and_gradient(logits)
+        for (name, fine), gradient in zip(agree.items(), gradients, strict=True):
+            step = jnp.asarray(rng.choice([-_STEP, _STEP], gradient.shape), jnp.float32)
+            ahead, behind = (
+                bench.values(dataclasses.replace(logits, **{name: getattr(logits, name) + sign * step}))
+                for sign in (1, -1)
+            )
+            terms = gradient * np.asarray(step) / _STEP
+            slope, rounding = (ahead - behind) / (2 * _STEP), 1e-6 * np.abs(ahead) / _STEP
+            fine.append(np.abs(slope - terms.sum(axis=1)) <= 0.03 * np.abs(terms).sum(axis=1) + rounding + 1e-3)
+    for name, fine in agree.items():
+        share = float(np.mean(fine))
+        if share < _SMOOTH:
+            raise LawBroken(
+                f"the gradient of {name} logits is the slope of the loss in {share:.0%} of the examples, expected are "
+                f"{_SMOOTH:.0%} at least"
+            )
+
+
 def check_alone(bench: LossBench) -> None:
     """The loss of an example does not depend on the rest of the batch."""
     logits = make_logits(3)
@@ -318,6 +352,13 @@ LOSS_LAWS: dict[str, Law] = {
         "a loss falls as a lone label scores higher, and grows as candidates that are no labels do",
         "signs and cut gradients; for a loss that is meant to do otherwise, as label smoothing is, say monotone=False",
         check_direction,
+    ),
+    "gradient": Law(
+        0,
+        "the gradient of a loss is that of its value",
+        "stop_gradient, and derivatives of one's own; for a loss that is meant to hold a part of itself constant say "
+        "surrogate=True",
+        check_gradient,
     ),
     "alone": Law(0, "examples do not depend on each other", "means or maxima over the batch", check_alone),
     "counts": Law(

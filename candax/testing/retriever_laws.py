@@ -74,6 +74,11 @@ class RetrieverBench:
         rows = 3 * unit(self.query.embeddings[:4]).at[3].set(jnp.nan)
         return ids, rows, over(self.query, vectors=self.classes.vectors.at[ids].set(rows, mode="drop"))
 
+    @property
+    def unlabelled(self) -> Query:
+        """As serving asks: without labels."""
+        return dataclasses.replace(self.query, labels=jnp.full_like(self.query.labels, -1))
+
     @functools.cached_property
     def of_cosines(self) -> tuple[State, Query]:
         """An index of a normalised head, and a query of it."""
@@ -100,10 +105,8 @@ def logits_of(query: Query) -> np.ndarray:
 
 def check_found(bench: RetrieverBench) -> None:
     """Ids are valid and distinct, scores fall, and slots without a class are marked; also of a normalised head."""
-    # Serving asks without labels, and padding has an embedding of 0.
-    asked = dataclasses.replace(
-        bench.query, labels=jnp.full_like(bench.query.labels, -1), embeddings=bench.query.embeddings.at[0].set(0.0)
-    )
+    # Padding has an embedding of 0.
+    asked = dataclasses.replace(bench.unlabelled, embeddings=bench.query.embeddings.at[0].set(0.0))
     for state, query in ((bench.state, bench.query), (bench.state, asked), bench.of_cosines):
         for k in (bench.k, bench.case.num_classes + 1):
             scores, ids = bench.search(state, query, k)
@@ -119,7 +122,10 @@ def check_found(bench: RetrieverBench) -> None:
 
 def check_scores(bench: RetrieverBench) -> None:
     """Scores are the head's logits now: with biases, of changed rows, and cosines if the head is normalised."""
-    for state, asked in ((bench.state, bench.query), (bench.state, bench.changed[2]), bench.of_cosines):
+    assert bench.classes.biases is not None
+    trained = over(bench.query, biases=bench.classes.biases[::-1])
+    cases = [(bench.state, query) for query in (bench.query, bench.unlabelled, bench.changed[2], trained)]
+    for state, asked in (*cases, bench.of_cosines):
         scores, ids = bench.search(state, asked)
         wanted = np.take_along_axis(logits_of(asked), ids, axis=1)
         wrong = (scores > -np.inf) & ~np.isclose(scores, wanted, rtol=1e-4, atol=1e-4)
@@ -135,6 +141,9 @@ def check_scores(bench: RetrieverBench) -> None:
 def check_recall(bench: RetrieverBench) -> None:
     """The stated share of the best classes is found."""
     _recall(bench, bench.state, bench.query, "of the index as built")
+    # What is found by labels alone finds nothing then.
+    if np.any(bench.search(bench.state, bench.unlabelled)[0] > -np.inf):
+        _recall(bench, bench.state, bench.unlabelled, "of queries without labels")
     _recall(bench, *bench.of_cosines, "of the index of a normalised head as built")
 
 

@@ -44,6 +44,15 @@ def check_facts(bench: Bench) -> None:
             "facts.draw_independent is False, but counts are the same after three draws: say True, or check it with "
             "cautious=True"
         )
+    if not facts.of_batch and facts.draw_independent and bench.groups == 1:
+        batches = (bench, bench.at_query(make_query(jax.random.key(12), bench.classes)))
+        one, other = (batch.stated(batch.one(0))[1][0] for batch in batches)
+        if np.any(one != other):
+            class_id = np.argwhere(one != other)[0][0]
+            raise LawBroken(
+                f"facts.of_batch is False, but the log expected count of class {class_id} follows the batch: it is "
+                f"{one[class_id]:.6g} for one and {other[class_id]:.6g} for another"
+            )
     if facts.alike:
         _check_alike(bench)
 
@@ -114,6 +123,26 @@ def check_randomness(bench: Bench) -> None:
     for group, other in itertools.combinations(range(bench.groups), 2):
         if not np.any(ids[:, group] != ids[:, other]):
             raise LawBroken(f"group {other} always draws what group {group} draws: split the key once more per group")
+        _check_independent(bench, group, other)
+
+
+def _check_independent(bench: Bench, group: int, other: int) -> None:
+    """Slots of two groups hold the same class as often as those of independent draws do."""
+    number = bench.classes.num_classes
+    ids, mask = (np.asarray(part)[:, [group, other]] for part in (bench.drawn.ids, bench.drawn.mask))
+    both, same = mask.all(axis=1), ids[:, 0] == ids[:, 1]
+    # Slots that groups share, as a tail drawn once for the batch, hold the same class always.
+    own = ~np.all(same | ~both, axis=0)
+    ids = np.where(mask & own, ids, number)
+    equal = np.sum(same & both & own, axis=1)
+    shares = np.mean(ids[..., None] == np.arange(number), axis=0)
+    independent = float(np.sum(shares[0] * shares[1]))
+    error = max(equal.std(), np.sqrt(independent)) / np.sqrt(len(ids))
+    if abs(equal.mean() - independent) > 6 * error + 1e-9:
+        raise LawBroken(
+            f"groups {group} and {other} hold the same class in the same slot {equal.mean():.3g} times per draw, where "
+            f"{independent:.3g} times are expected of independent draws: split the key once more per group"
+        )
 
 
 def _equal(first: Any, second: Any, what: str) -> None:

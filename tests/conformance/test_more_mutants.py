@@ -55,6 +55,36 @@ def test_later_law_sees_counts_misstated_after_an_update_or_a_refresh() -> None:
     broken("later", misstates(samplers.unigram(6), 0.1, "refresh"), "after a refresh", support=classes_seen)
 
 
+def test_later_law_sees_a_refresh_that_keeps_the_number_of_classes() -> None:
+    good = samplers.uniform(6)
+    stale: Any = {"refresh": lambda state, key, classes: state}
+    broken("later", good._replace(**stale), "after a refresh on fewer classes, class .* is drawn though only ids below")
+
+
+def test_facts_law_sees_counts_that_follow_the_batch() -> None:
+    good = samplers.midx(6, num_codewords=4, num_groups=1)
+    broken(
+        "facts",
+        good._replace(facts=dataclasses.replace(good.facts, of_batch=False)),
+        "facts.of_batch is False, but the log",
+    )
+
+
+def test_randomness_law_sees_groups_that_are_shifts_of_one() -> None:
+    good = samplers.uniform(6)
+
+    def sample(state: Any, key: Array, query: Query) -> Candidates:
+        found = good.sample(state, key, query)
+        ids = (found.ids + jnp.arange(2)[:, None]) % query.classes.num_valid
+        return Candidates(ids, *(jnp.repeat(part, 2, axis=0) for part in (found.log_expected_count, found.mask)))
+
+    def log_expected_count(state: Any, found: Candidates, ids: Array, query: Query) -> Array:
+        return jnp.repeat(good.log_expected_count(state, found, ids[:1], query)[:, :1], ids.shape[0], 0) + 0.0 * ids
+
+    shifted = good._replace(sample=sample, log_expected_count=log_expected_count)
+    broken("randomness", shifted, "groups 0 and 1 hold the same class in the same slot 0 times", num_groups=2)
+
+
 def test_later_law_sees_a_refresh_that_learns_nothing() -> None:
     seen, smoothed = samplers.unigram(6), samplers.unigram(6, smoothing=1.0)
     stale: Any = {"refresh": lambda state, key, classes: state}
@@ -146,6 +176,11 @@ def without_nan(logits: SampledLogits) -> Array:
     return jnp.where(values > 0, values, 0.0)
 
 
+def half_constant(logits: Array) -> Array:
+    """The same numbers with half the gradient."""
+    return 0.5 * logits + jax.lax.stop_gradient(0.5 * logits)
+
+
 def changed(loss: Loss, name: str, change: Any) -> Loss:
     return lambda logits: loss(dataclasses.replace(logits, **{name: change(getattr(logits, name))}))
 
@@ -164,11 +199,19 @@ def changed(loss: Loss, name: str, change: Any) -> Loss:
         ("direction", changed(losses.nce, "sampled", jax.lax.stop_gradient)),
         ("direction", changed(losses.blackout, "true", lambda logits: -logits)),
         ("direction", changed(losses.gbce, "true", jax.lax.stop_gradient)),
+        ("gradient", changed(losses.negative_sampling, "sampled", half_constant)),
+        ("gradient", changed(losses.ranking, "true", half_constant)),
     ],
 )
 def test_loss_laws_see_faults_of_signs_corrections_and_labels(law: str, faulty: Loss) -> None:
     with pytest.raises(LawBroken, match=rf"law (\d|of the types) \({law}\): .*\n.*\n"):
         check_loss(faulty, laws=[law], seconds=SECONDS)
+
+
+def test_a_loss_says_that_its_gradient_is_not_its_own() -> None:
+    with pytest.raises(LawBroken, match="say surrogate=True"):
+        check_loss(changed(losses.nce, "sampled", half_constant), seconds=SECONDS)
+    check_loss(changed(losses.nce, "sampled", half_constant), surrogate=True, seconds=SECONDS)
 
 
 def test_a_loss_says_that_it_needs_no_correction_or_no_direction() -> None:

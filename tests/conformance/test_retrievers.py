@@ -66,6 +66,29 @@ def _nan_without_labels(state: Any, query: Any, k: int) -> Any:
     return jnp.where(jnp.any(query.labels >= 0, axis=1)[:, None], scores, jnp.nan), ids
 
 
+def _halved_without_labels(state: Any, query: Any, k: int) -> Any:
+    scores, ids = RETRIEVERS["lsh"].retriever.search(state, query, k)
+    return jnp.where(jnp.any(query.labels >= 0, axis=1)[:, None], scores, scores / 2), ids
+
+
+def _worst_without_labels(state: Any, query: Any, k: int) -> Any:
+    """Of twice as many the last ones, whose scores are right, where labels are missing."""
+    scores, ids = RETRIEVERS["exact"].retriever.search(state, query, 2 * k)
+    some = jnp.any(query.labels >= 0, axis=1)[:, None]
+    return tuple(jnp.where(some, part[:, :k], part[:, k:]) for part in (scores, ids))
+
+
+def _with_biases_of_its_build() -> Retriever:
+    good = RETRIEVERS["lsh"].retriever
+
+    def search(state: Any, query: Any, k: int) -> Any:
+        classes = query.classes
+        biases = None if classes.biases is None else state[1]
+        return good.search(state[0], dataclasses.replace(query, classes=dataclasses.replace(classes, biases=biases)), k)
+
+    return good._replace(build=lambda key, classes: (good.build(key, classes), classes.biases), search=search)
+
+
 def _follows_no_cosines() -> Retriever:
     """Its state says whether it is of a normalised head, whose rows then stay as they were."""
     good = RETRIEVERS["lsh"].retriever
@@ -125,6 +148,17 @@ FAULTS = {
         "found",
         "scores do not fall",
     ),
+    "scores halved without labels": (
+        RETRIEVERS["lsh"].retriever._replace(search=_halved_without_labels),
+        "scores",
+        "its logit is",
+    ),
+    "worst without labels": (
+        RETRIEVERS["exact"].retriever._replace(search=_worst_without_labels),
+        "recall",
+        "of queries without labels, stated",
+    ),
+    "biases of its build": (_with_biases_of_its_build(), "scores", "its logit is"),
     "ids twice": (_finding(lambda scores, ids: (scores, ids.at[:, 1].set(ids[:, 0]))), "found", "is returned twice"),
     "worst first": (_finding(lambda scores, ids: (scores[:, ::-1], ids[:, ::-1])), "found", "do not fall"),
     "padding rows": (_finding(lambda scores, ids: (scores, ids + 1)), "found", "is returned, of|without a class"),
