@@ -123,18 +123,19 @@ def check_randomness(bench: Bench) -> None:
     for group, other in itertools.combinations(range(bench.groups), 2):
         if not np.any(ids[:, group] != ids[:, other]):
             raise LawBroken(f"group {other} always draws what group {group} draws: split the key once more per group")
-        _check_independent(bench, group, other)
+        if bench.sampler.facts.alike:
+            _check_independent(bench, group, other)
 
 
 def _check_independent(bench: Bench, group: int, other: int) -> None:
-    """Slots of two groups hold the same class as often as those of independent draws do."""
+    """Alike slots of two groups hold the same class as often as those of independent draws do.
+
+    Where slots are not alike, groups may share a part of what they draw, such as a tail or a proposal.
+    """
     number = bench.classes.num_classes
     ids, mask = (np.asarray(part)[:, [group, other]] for part in (bench.drawn.ids, bench.drawn.mask))
-    both, same = mask.all(axis=1), ids[:, 0] == ids[:, 1]
-    # Slots that groups share, as a tail drawn once for the batch, hold the same class always.
-    own = ~np.all(same | ~both, axis=0)
-    ids = np.where(mask & own, ids, number)
-    equal = np.sum(same & both & own, axis=1)
+    ids = np.where(mask, ids, number)
+    equal = np.sum((ids[:, 0] == ids[:, 1]) & mask.all(axis=1), axis=1)
     shares = np.mean(ids[..., None] == np.arange(number), axis=0)
     independent = float(np.sum(shares[0] * shares[1]))
     error = max(equal.std(), np.sqrt(independent)) / np.sqrt(len(ids))
