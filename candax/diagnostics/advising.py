@@ -19,6 +19,8 @@ _UNSURE = 1.5
 # Of the frequency model: the share of the mass on one class. With it the advice is near what docs/race.md found best.
 _ON_ONE = 0.2
 _SHOWN = 14
+# A chance of 1 has no logarithm of its opposite.
+_SURE = 1 - 1e-12
 # The rest of the model is taken to last as long as an output layer with so many candidates, unless told.
 _REST = 1024
 
@@ -195,8 +197,7 @@ def advise(
             "vectors: measure it with `candax diagnose` on a trained model."
         )
 
-    rows = min(len(p), batch_size * labels + best.num_sampled)
-    optimizer, reasons["optimizer"] = _optimizer(best, rows, len(p))
+    optimizer, reasons["optimizer"] = _optimizer(best, frequency, batch_size * labels)
     loss = "full_softmax" if best.sampler == "full_softmax" else "one_vs_all" if labels > 1 else "sampled_softmax"
     reasons["loss"] = {
         "full_softmax": "the likelihood itself.",
@@ -231,21 +232,13 @@ def advise(
 
 def _options(frequency: np.ndarray, labels: int, times: StepTimes, rest: float) -> tuple[Option, ...]:
     """Every sampler with every number of samples: first the best of each sampler, then the others, each by cost."""
-    number = len(frequency)
-    p = frequency / frequency.sum()
-    rank = np.argsort(np.argsort(-frequency, kind="stable"), kind="stable")
-    smoothed = (frequency + 1) ** 0.75
-    chances = {
-        "uniform": np.full(number, 1 / number),
-        "log_uniform": np.log1p(1 / (rank + 1)) / np.log(number + 1),
-        "unigram": smoothed / smoothed.sum(),
-    }
+    number, p, chances = len(frequency), frequency / frequency.sum(), _chances(frequency)
     sizes = [size for size in (2**i for i in range(6, 15)) if 2 * size <= number] or [max(1, number // 2)]
     found = [Option("full_softmax", number, times.full, 1.0, float(labels), 0.0, times.full + rest)]
     for size in sizes:
         for name, q in chances.items():
             variance = max(0.0, float(np.sum((_ON_ONE**2 * p + (1 - _ON_ONE**2) * p**2) / q)) - 1) / size
-            among = float(np.sum(p * -np.expm1(size * np.log1p(-np.minimum(q, 1 - 1e-12)))))
+            among = float(np.sum(p * -np.expm1(size * np.log1p(-np.minimum(q, _SURE)))))
             hits = float(size * labels * np.sum(p * q))
             time = times.of(size)
             found.append(Option(name, size, time, among, hits, variance, (time + rest) * (1 + variance) ** 2))
@@ -257,14 +250,29 @@ def _options(frequency: np.ndarray, labels: int, times: StepTimes, rest: float) 
     return tuple(firsts + [option for option in found if option not in firsts])
 
 
-def _optimizer(best: Option, rows: int, number: int) -> tuple[str, str]:
+def _chances(frequency: np.ndarray) -> dict[str, np.ndarray]:
+    """By which each sampler draws each class."""
+    number = len(frequency)
+    rank = np.argsort(np.argsort(-frequency, kind="stable"), kind="stable")
+    smoothed = (frequency + 1) ** 0.75
+    return {
+        "uniform": np.full(number, 1 / number),
+        "log_uniform": np.log1p(1 / (rank + 1)) / np.log(number + 1),
+        "unigram": smoothed / smoothed.sum(),
+    }
+
+
+def _optimizer(best: Option, frequency: np.ndarray, labels: int) -> tuple[str, str]:
+    """Of a step with so many labels; rows are used as labels or as candidates, frequent ones by many at once."""
     if best.sampler == "full_softmax":
         return "dense", "every step reads and writes all rows anyway."
-    every = number / rows
+    p, q = frequency / frequency.sum(), _chances(frequency)[best.sampler]
+    unused = labels * np.log1p(-np.minimum(p, _SURE)) + best.num_sampled * np.log1p(-np.minimum(q, _SURE))
+    every = float(np.median(1 / -np.expm1(unused)))
     if every > 10:
-        why = f"a row is used once in {every:.0f} steps: a lazy Adam is another optimizer than Adam at such gaps."
-        return "exact", why + " Exact Adam takes at most twice the lazy step."
-    return "lazy", f"a row is used once in {every:.0f} steps: what it misses between two uses is little."
+        why = f"half of the rows are used once in {every:.0f} steps or less often: a lazy Adam is another optimizer"
+        return "exact", f"{why} than Adam at such gaps. Exact Adam takes at most twice the lazy step."
+    return "lazy", f"half of the rows are used once in {every:.0f} steps or more often: what one misses is little."
 
 
 def _memory(device: jax.Device | None) -> int:

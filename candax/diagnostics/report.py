@@ -31,7 +31,7 @@ _TABLES = {
         "effective_sample_size": "effective\nsamples",
         "top_k_share": "top-k\nshare",
     },
-    "gradients to embeddings and to class vectors": {
+    "gradients to embeddings, and to class vectors and biases": {
         "embedding_gradient_bias": "embedding\nbias",
         "embedding_gradient_cosine": "\ncosine",
         "class_gradient_bias": "class\nbias",
