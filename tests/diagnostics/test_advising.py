@@ -138,3 +138,15 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "40 classes" in printed
     assert "head = cx.Head(" in printed
     assert (tmp_path / "out" / "results.json").is_file()
+
+
+def test_the_optimizer_follows_how_often_half_of_the_rows_are_used():
+    counts = np.floor(1e5 / np.arange(1, 3001))
+    best = advising.Option("unigram", 512, 1e-3, 0.5, 1.0, 0.1, 1e-3)
+    smoothed = (counts + 1) ** 0.75
+    p, q = counts / counts.sum(), smoothed / smoothed.sum()
+    gap = np.median(1 / (1 - (1 - p) ** 64 * (1 - q) ** 512))
+    form, why = advising._optimizer(best, counts, 64)
+    assert form == "exact"
+    assert f"once in {gap:.0f} steps or less often" in why
+    assert advising._optimizer(best, counts[:500], 64)[0] == "lazy"
