@@ -19,7 +19,7 @@ _UNSURE = 1.5
 # Of the frequency model: the share of the mass on one class. With it the advice is near what docs/race.md found best.
 _ON_ONE = 0.2
 _SHOWN = 14
-# A chance of 1 has no logarithm of its opposite.
+# Chances are cut here: log(1 - p) is -inf for p = 1.
 _SURE = 1 - 1e-12
 # The rest of the model is taken to last as long as an output layer with so many candidates, unless told.
 _REST = 1024
@@ -272,7 +272,7 @@ def _optimizer(best: Option, frequency: np.ndarray, labels: int) -> tuple[str, s
     if every > 10:
         why = f"half of the rows are used once in {every:.0f} steps or less often: a lazy Adam is another optimizer"
         return "exact", f"{why} than Adam at such gaps. Exact Adam takes at most twice the lazy step."
-    return "lazy", f"half of the rows are used once in {every:.0f} steps or more often: what one misses is little."
+    return "lazy", f"half of the rows are used once in {every:.0f} steps or more often: what it misses is little."
 
 
 def _memory(device: jax.Device | None) -> int:

@@ -122,7 +122,7 @@ class OnDataset(common.Settings):
     """Folder with the files of the data set, in the Extreme Classification Repository's text format; python-stdlib and
     toy, the choice of --quick, need none."""
     epochs: common.Positive | None = None
-    """Passes over the training set; by default those of the configuration."""
+    """Passes over the training set; by default those of the configuration, of --quick 100 steps at most."""
 
     QUICK: ClassVar = {"config": "toy"}
 
@@ -139,7 +139,7 @@ class OnDataset(common.Settings):
         if self.dataset is None and self.config != "python-stdlib":
             raise ValueError(
                 f"expected --dataset with the folder of {self.config}'s train and test files in the Extreme "
-                "Classification Repository's text format, got none. Only python-stdlib needs no files."
+                "Classification Repository's text format, got none. Only python-stdlib and toy need no files."
             )
         dataset = data.load(self.where)
         train, test = len(dataset.train), len(dataset.test)
@@ -167,7 +167,7 @@ class OnDataset(common.Settings):
         own = {name: getattr(of, name) for name in ("dim", "learning_rate", "epochs")}
         own |= {"batch_size": self.batch_size(dataset), "seed": self.seed}
         training = problem(dataset, **{**own, **options})
-        short = self.quick and "epochs" not in vars(self)["_given"]
+        short = self.quick and self.epochs in (None, self.QUICK.get("epochs"))
         return dataclasses.replace(training, num_steps=min(training.num_steps, _QUICK_STEPS)) if short else training
 
     def num_sampled(self, name: MethodName, dataset: data.Dataset, configuration: Configuration | None = None) -> int:

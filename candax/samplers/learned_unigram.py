@@ -148,11 +148,12 @@ def learned_unigram(
 
     def refresh(state: LabelMemory, key: KeyArray, classes: Classes) -> LabelMemory:
         del key
-        # Where there are fewer classes than before, labels of the others are forgotten: unused slots, behind the used.
-        is_class = state.slots < classes.num_valid
-        left, known = jnp.sum(is_class, dtype=jnp.int32), jnp.minimum(state.seen, memory)
-        seen = jnp.where(left < known, left, state.seen)
-        return LabelMemory(jnp.where(is_class, state.slots, _UNUSED), seen, classes.num_valid.astype(jnp.int32))
+        # Where there are fewer classes than before, copies of other labels take the place of theirs.
+        left, place = jnp.sum(state.slots < classes.num_valid, dtype=jnp.int32), jnp.arange(memory)
+        kept = state.slots[jnp.where(place < left, place, place % jnp.maximum(left, 1))]
+        used = (place < state.seen) & (left > 0)
+        seen = jnp.where(left > 0, state.seen, 0)
+        return LabelMemory(jnp.sort(jnp.where(used, kept, _UNUSED)), seen, classes.num_valid.astype(jnp.int32))
 
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     return Sampler(init, sample, log_expected_count, update, refresh, never, facts)

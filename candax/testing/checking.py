@@ -42,10 +42,12 @@ def check_sampler(
     with "batch" also a new batch, of classes that are equally frequent as labels and in ``classes.counts``. A gross
     fault ends the test in seconds; ``seconds`` bounds its time. A sampler of which ``facts.exact`` is False states
     approximate counts: the one law is tested only if ``laws`` names it. What is drawn after an update and a refresh is
-    looked at with fewer draws, for each group, on classes with padding rows and on classes without.
+    looked at with fewer draws, for each group, on classes with padding rows and on classes without, and after a refresh
+    on fewer classes.
 
-    ``facts.alike`` and ``share`` are checked where they are given: alike slots hold each class equally often, and a
-    share of two has half of them. Where counts follow the draw, those of ids that were not drawn are checked too, to
+    ``facts.alike`` and ``share`` are checked where they are given: alike slots hold each class equally often, those of
+    two groups are independent, and a share of two has half of them. Unless ``facts.of_batch``, the counts of one shared
+    set must not follow the batch. Where counts follow the draw, those of ids that were not drawn are checked too, to
     within a factor of 2 on average.
 
     Args:

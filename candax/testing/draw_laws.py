@@ -9,6 +9,7 @@ import numpy as np
 
 from candax.testing.bench import DRAWS, Bench
 from candax.testing.broken import LawBroken
+from candax.testing.problems import NUM_LABELS
 
 # With fewer expected than this, none may be seen by chance.
 _ENOUGH_REPEATS = 20
@@ -129,7 +130,8 @@ def check_later(bench: Bench) -> None:
 
 def _check_later(bench: Bench) -> None:
     updated, refreshed = bench.updated(), bench.refreshed()
-    fewer = bench.refreshed(int(bench.classes.num_valid) - 2)
+    # Labels of an example are distinct.
+    fewer = bench.refreshed(max(NUM_LABELS, int(bench.classes.num_valid) - 2))
     laters = {"an update": updated, "a refresh on other classes": refreshed, "a refresh on fewer classes": fewer}
     for when, later in laters.items():
         try:

@@ -83,6 +83,8 @@ class Run:
         self._records: list[dict[str, Any]] = []
         self._unread: deque[tuple[Fed, tuple[Array, Any]]] = deque()
         self._unrecorded: list[Any] = []
+        # Whether a step that was looked at has written nothing.
+        self._failed = False
         self._examples = 0
         self._shapes: set[Any] = set()
 
@@ -146,13 +148,18 @@ class Run:
 
     @contextlib.contextmanager
     def saved_on_error(self) -> Iterator[None]:
-        """Saves a run of one process when a function of the user's raises, but not when a loss is not finite."""
+        """Saves a run of one process when a function of the user's raises, but not behind a step that wrote nothing."""
         try:
             yield
         except FloatingPointError:
             raise
         except BaseException:
-            if jax.process_count() == 1:  # with several, saving would wait for all of them
+            # With several processes, saving would wait for all of them.
+            if (
+                jax.process_count() == 1
+                and not self._failed
+                and all(_is_sound(*looked)[0] for _, looked in self._unread)
+            ):
                 self._unread.clear()
                 self.save()
                 self.wait()
@@ -185,16 +192,16 @@ class Run:
             error.add_note(f"This was in the step of {fed.name}.")
             if self.trainer.lost:
                 raise
-            with self.saved_on_error():  # it was not even compiled: all is as it was after the step before
+            with self.saved_on_error():  # the arrays were not taken: all is as it was after the step before
                 raise
 
     def _look(self) -> None:
         """Raises where the oldest step not looked at so far has a loss that is not finite, or has written nothing."""
         fed, looked = self._unread.popleft()
-        loss, wrote = jax.device_get(looked)
-        value = float(loss)
-        if wrote and math.isfinite(value):
+        sound, value = _is_sound(*looked)
+        if sound:
             return
+        self._failed = True
         self.trainer.synchronise()
         try:
             check(self.model, fed.batch, call=self.loss_fn)
@@ -340,3 +347,10 @@ class Run:
         self.trainer.settle()
         best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
         return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)
+
+
+def _is_sound(loss: Array, wrote: Any) -> tuple[bool, float]:
+    """Whether a step has written and has a finite loss, and its loss."""
+    found = jax.device_get((loss, wrote))
+    value = float(found[0])
+    return bool(found[1]) and math.isfinite(value), value

@@ -209,6 +209,7 @@ def _is_own(loss_fn: Any) -> bool:
 
 
 def _new_step(loss_fn: LossFunction, accumulate: int) -> Any:
+    """See ``compiled_step``: one that is not shared."""
 
     def gradients(model: nnx.Module, batch: Any) -> Any:
         def objective(model: nnx.Module) -> tuple[Array, dict[str, Array]]:

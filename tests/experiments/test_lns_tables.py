@@ -84,7 +84,8 @@ def test_every_method_can_be_built_with_the_hyperparameters_of_every_data_set():
 def test_a_quick_run_reads_the_data_that_are_given_and_takes_few_steps(study, folder, monkeypatch):
     assert "tiny" in build(study(quick=True, dataset=str(folder), out=folder)).title
     monkeypatch.setattr(lns_configurations, "_QUICK_STEPS", 3)
-    for settings, steps in ((study(quick=True, dataset=str(folder)), 3), (study(config="toy", epochs=2.0), 8)):
+    quick = study(quick=True, dataset=str(folder)), study(quick=True, dataset=str(folder), epochs=None)
+    for settings, steps in ((quick[0], 3), (quick[1], 3), (study(config="toy", epochs=2.0), 8)):
         settings = settings.ready()
         assert settings.training(settings.load()).num_steps == steps
 

@@ -95,10 +95,10 @@ class Settings:
 
     def usual(self) -> dict[str, Any]:
         """The values of settings that are not given, where they depend on others."""
+        out: Path = type(self).out  # a default is an attribute of its class
+        out = Path("runs") / self.name if out == Path("runs") else out
         # A quick look has a folder of its own: it must not take the place of a study of hours.
-        folder = f"{self.name}_quick" if self.quick else self.name
-        of_study = {"out": Path("runs") / folder} if self.out == Path("runs") else {}
-        return of_study | dict(self.QUICK if self.quick else {})
+        return {"out": out.with_name(f"{out.name}_quick"), **self.QUICK} if self.quick else {"out": out}
 
     def unless_given(self: S, values: Mapping[str, Any]) -> S:
         """The settings with other values for those that are not given; the sizes of ``--quick`` stay."""

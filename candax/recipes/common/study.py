@@ -82,7 +82,8 @@ def run(study: Study, settings: Settings) -> list[Row]:
 
     A study that was killed goes on where it was: methods whose rows are in ``results.json`` are not run again if it is
     of the same study, settings and data and their models are there; long trainings go on from their last checkpoint.
-    Rows of other settings or data are kept beside, in ``results-before.json``.
+    Rows of other settings or data are kept beside, in ``results-before.json`` (or ``study-before.json``), and found
+    there again where they keep no models.
 
     Args:
         study: what to run.
@@ -101,9 +102,17 @@ def run(study: Study, settings: Settings) -> list[Row]:
     console.print(study.title, markup=False)
     found = _read(file, identity)
     if found is None:
-        _set_aside(file, console)
-        # Before the first row, too: what a training that is cut off leaves is then known to be of this study.
-        _write(file, {**identity, "rows": []})
+        before = next(
+            (path for path in sorted(out.glob(f"{file.stem}-before*.json")) if _without_models(_read(path, identity))),
+            None,
+        )
+        _set_aside(out, file, console)
+        if before is None:
+            # Before the first row, too: what a training that is cut off leaves is then known to be of this study.
+            _write(file, {**identity, "rows": []})
+        else:
+            before.rename(file)
+            found = _read(file, identity)
     done = [row for row in found or () if all((out / path).is_file() for path in row.get(_MODELS, ()))]
     every = [_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
@@ -238,7 +247,7 @@ def _read(path: Path, identity: Mapping[str, Any]) -> list[Row] | None:
         raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
-    if found.get("study", identity["study"]) != identity["study"]:
+    if found.get("study", identity["study"]) != identity["study"] and found.get("rows") != []:
         raise ValueError(
             f"expected --out to be a folder of {identity['study']}, got {path.parent}, which has results of "
             f"{found['study']}: give another one."
@@ -251,16 +260,33 @@ def _read(path: Path, identity: Mapping[str, Any]) -> list[Row] | None:
     return None
 
 
-def _set_aside(path: Path, console: Console) -> None:
+def _set_aside(out: Path, file: Path, console: Console) -> None:
     """Keeps rows of other settings or data beside; unfinished trainings, which are of the same, are removed."""
-    shutil.rmtree(path.parent / _UNFINISHED, ignore_errors=True)
-    if not path.exists() or json.loads(path.read_text(encoding="utf-8")).get("rows") == []:
+    unfinished = out / _UNFINISHED
+    if unfinished.exists():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        console.print(f"removed unfinished trainings of other settings or data: {unfinished}", soft_wrap=True)
+    if not file.exists() or json.loads(file.read_text(encoding="utf-8")).get("rows") == []:
         return
-    names = (f"{path.stem}-before{f'-{n}' if n > 1 else ''}.json" for n in itertools.count(1))
-    kept = next(beside for name in names if not (beside := path.with_name(name)).exists())
-    path.rename(kept)
-    told = f"{path} has rows of other settings or data, which are kept in {kept.name}"
-    console.print(told, soft_wrap=True, markup=False)
+    files = {file, out / "results.json"}
+    number = next(n for n in itertools.count(1) if not any(_beside(path, n).exists() for path in files))
+    for path in files:
+        if path.exists():
+            path.rename(_beside(path, number))
+    console.print(
+        f"{file} had rows of other settings or data, which are kept in {_beside(file, number).name}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _without_models(rows: list[Row] | None) -> bool:
+    """Whether rows can be taken up again: a model's file may be that of others since."""
+    return bool(rows) and not any(row.get(_MODELS) for row in rows or ())
+
+
+def _beside(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-before{f'-{number}' if number > 1 else ''}.json")
 
 
 def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:

@@ -103,7 +103,7 @@ class LinksSettings(common.Settings):
     loss: LossName | None = "css"
     """Loss to train with; None: the full softmax."""
     num_sampled: common.Count = 1024
-    """Candidates that a batch shares."""
+    """Candidates that a batch shares; 2048 for distmult unless given."""
     labels_too: bool = True
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
     smoothing: common.NotNegative = 0.2
@@ -119,7 +119,7 @@ class LinksSettings(common.Settings):
     scale: common.Positive = 1e-3
     """The standard deviation of initial values."""
     batch_size: common.Count = 512
-    """Questions per step, two for each triple."""
+    """Questions per step, two for each triple; 256 for distmult unless given."""
     epochs: common.Positive = 16.0
     """Passes over the triples."""
     learning_rate: common.Positive = 0.3

@@ -58,7 +58,7 @@ def histories(source: Source, notes: Counter[str]) -> Iterator[History]:
     if header is not None:
         notes["lines that name columns"] += 1
         if len(header) < 3:
-            notes["files without a column of times: the lines of a user are taken in order"] += 1
+            notes["files without a column of times: lines are taken in the order of the file"] += 1
     else:
         lines = itertools.chain([first], lines)
     return _by_fields(source, lines, mark, header, width)

@@ -70,7 +70,7 @@ def evaluate(scorer: Scorer, sequences: Sequences, questions: Questions, *, ks: 
     questions; ``coverage@k`` is the share of items that are among the first k of any question. There are two
     protocols: items of the history are left out of the ranking, as in most published tables, or ranked like the others;
     names of the latter's figures begin with "ranked ". An answer that is in its own history is ranked by both, so that
-    the former says more than ``recommend`` does there, which gives no seen item.
+    the former is higher there than what ``recommend`` reaches, which gives no seen item.
     """
     size = max(1, _SCORES_AT_A_TIME // sequences.num_items)
     ranks: dict[str, list[np.ndarray]] = {"": [], "ranked ": []}
