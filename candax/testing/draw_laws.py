@@ -130,18 +130,25 @@ def check_later(bench: Bench) -> None:
 
 def _check_later(bench: Bench) -> None:
     updated, refreshed = bench.updated(), bench.refreshed()
+    _check_after("an update", updated)
+    _check_after("a refresh on other classes", refreshed)
+    if bench.sampler.facts.draw_independent and not difference(bench.state, updated.state):
+        _check_learned(bench, refreshed)
     # Labels of an example are distinct.
-    fewer = bench.refreshed(max(NUM_LABELS, int(bench.classes.num_valid) - 2))
-    laters = {"an update": updated, "a refresh on other classes": refreshed, "a refresh on fewer classes": fewer}
-    for when, later in laters.items():
-        try:
-            check_ids(later)
-            check_agreement(later)
-            _check_mean_weights(later)
-        except LawBroken as fault:
-            raise LawBroken(f"after {when}, {fault}") from None
-    if not bench.sampler.facts.draw_independent or difference(bench.state, updated.state):
-        return
+    _check_after("a refresh on fewer classes", bench.refreshed(max(NUM_LABELS, int(bench.classes.num_valid) - 2)))
+
+
+def _check_after(what: str, later: Bench) -> None:
+    try:
+        check_ids(later)
+        check_agreement(later)
+        _check_mean_weights(later)
+    except LawBroken as fault:
+        raise LawBroken(f"after {what}, {fault}") from None
+
+
+def _check_learned(bench: Bench, refreshed: Bench) -> None:
+    """A refresh states what init states."""
     anew, other = (bench.at(refreshed.classes, bench.init(jax.random.key(seed), refreshed.classes)) for seed in (2, 3))
     found = anew.one(0)
     wanted = anew.stated(found)[1]
