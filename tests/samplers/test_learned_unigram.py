@@ -108,3 +108,15 @@ def test_draws_agree_with_the_memory_at_every_step() -> None:
 def test_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         learned_unigram(**arguments)
+
+
+def test_what_is_left_of_fewer_classes_keeps_its_place_in_the_stream():
+    sampler = cx.samplers.learned_unigram(4, memory=8)
+    many, few = (cx.Classes(jnp.zeros((10, 2)), None, None, jnp.int32(number)) for number in (10, 6))
+    state = sampler.init(jax.random.key(0), many)
+    query = cx.Query(jnp.zeros((8, 2)), jnp.array([[1], [2], [3], [9], [8], [1], [4], [7]]), many)
+    for seed in range(5):
+        state = sampler.update(state, jax.random.key(seed), query, jnp.zeros(0, jnp.int32), jnp.zeros((0, 2)))
+    left = sampler.refresh(state, jax.random.key(0), few)
+    assert int(left.seen) == int(state.seen) == 40
+    assert set(left.slots.tolist()) == {slot for slot in state.slots.tolist() if slot < 6}
