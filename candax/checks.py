@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, no_type_check
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, no_type_check
 
 import numpy as np
 
@@ -30,7 +30,8 @@ _ADVICE = {
     "gradients": " candax.value_and_grad makes them.",
     "ids": " Lists become arrays by np.asarray.",
     "labels": " Labels are class ids: take argmax of one-hot or probability arrays.",
-    "table": " A matrix of your own goes into head.vectors[...] once the head is made.",
+    "table": " A matrix of your own goes into head.vectors[...] once the head is made; then, where the sampler has an "
+    "index, head.use(head.sampler, head.loss_function) builds it of them.",
 }
 _SHOWN = (str, bytes, int, float, complex, list, tuple, dict, Path)
 
@@ -76,6 +77,33 @@ def checked(function: F) -> F:
         return function(*bound.args, **bound.kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def refusing(kind: type, why: str) -> Callable[[F], F]:
+    """Has a function raise ValueError for arguments of a kind, alone or in tuples; it goes around ``@checked``.
+
+    With advice of its own, which a comparison with annotations does not have.
+
+    Example:
+        >>> @refusing(complex, "expected real numbers.")
+        ... def double(number): ...
+        >>> double(1j)
+        Traceback (most recent call last):
+        ValueError: expected real numbers.
+    """
+
+    def refused(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            for given in (*args, *kwargs.values()):
+                if any(isinstance(one, kind) for one in (given if type(given) is tuple else (given,))):
+                    raise ValueError(why)
+            return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return refused
 
 
 def check_positive(name: str, value: object, *, optional: bool = False) -> None:

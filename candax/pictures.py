@@ -18,6 +18,8 @@ from candax.files import replacing
 # read on white; black is the reference's.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#555555", "#661100", "#332288")
 REFERENCE = "#000000"
+# Of lines of one colour.
+LINE_STYLES = ("-", "--", ":", "-.")
 # Of what stands before the last comma of a label, in small letters: samplers and methods in pictures of many studies.
 # Two that share a colour are hardly ever in one picture; where they are, the second gets another.
 _PLACES = {

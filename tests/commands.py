@@ -1,5 +1,7 @@
 """Commands as a user gives them, and small data sets for them to work on."""
 
+import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,11 @@ def write_words(folder: Path) -> Path:
     path = folder / "text.txt"
     path.write_text("\n".join(f"line {number % 7} of {number % 5} and {number}" for number in range(600)))
     return path
+
+
+def piped(monkeypatch, text):
+    """Gives the next command this text as its standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def run(*args):

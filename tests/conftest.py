@@ -31,6 +31,7 @@ jax.config.update("jax_enable_compilation_cache", False)
 hypothesis.settings.register_profile("candax", deadline=None)
 hypothesis.settings.load_profile("candax")
 
+MAPPINGS = Path("/proc/self/maps")
 # Tests of one file share what they compile, so each file goes to one worker. These take longest and go first, lest
 # one of them is left for the end, when the other worker has nothing to do.
 LONGEST = (
@@ -72,6 +73,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs() -> Iterator[None]:
+    """A compiled program takes some 40 mappings; Linux gives a process 65,530, and XLA crashes where none is left."""
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 40_000:
+        jax.clear_caches()
 
 
 @pytest.fixture

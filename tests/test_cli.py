@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from candax import cli, overview
-from candax.recipes import common, load
+from candax.recipes import load
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare, train as extreme
 from candax.recipes.extreme.train import restore
@@ -279,13 +279,6 @@ def test_names_on_the_command_line_are_those_of_the_catalog():
     assert set(compare.Compare().samplers) <= set(catalog.SAMPLERS)
     assert set(compare.Compare().losses) <= set(catalog.LOSSES)
     compare.Compare().ready()
-
-
-def test_time_to_a_threshold_lies_between_measurements():
-    curve = {"seconds": [1.0, 2.0, 3.0], "p_at_1": [0.2, 0.4, 0.3]}
-    assert common.reaching(curve, "p_at_1", 0.1, "seconds") == pytest.approx(0.5)
-    assert common.reaching(curve, "p_at_1", 0.3, "seconds") == pytest.approx(1.5)
-    assert common.reaching(curve, "p_at_1", 0.5, "seconds") is None
 
 
 def test_experiments_run_through_the_command_line(tmp_path, capsys):

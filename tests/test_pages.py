@@ -1,5 +1,6 @@
 """The pages under docs/: what they show runs, commands are commands of the program, and links lead somewhere."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -60,7 +61,7 @@ def start(names: Names, code: list[str]) -> None:
 
 
 def frameworks(names: Names, code: list[str]) -> None:
-    modules, linen, equinox, plain, step, dense = map(smaller, code)
+    modules, imports, linen, equinox, plain, step, dense = map(smaller, code)
     exec(modules, names)
     tokens = np.random.default_rng(0).integers(0, 500, (2, 6))
     losses = [names["train_step"](names["model"], names["optimizer"], tokens, tokens, tokens > 9) for _ in range(8)]
@@ -68,7 +69,8 @@ def frameworks(names: Names, code: list[str]) -> None:
     bodies = [linen, plain, *([equinox] if importlib.util.find_spec("equinox") else [])]
     before, loop = re.split(r"\n(?=key = )", step)
     for body in bodies:
-        exec(body + before, names)
+        names = {"__name__": "page"}
+        exec(imports + body + before, names)
         asked = jnp.arange(32), jnp.arange(32), jax.random.key(2)
         first = names["loss_fn"](names["tables"], names["params"], *asked)
         exec(loop, names)
@@ -163,6 +165,19 @@ def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
     names: Names = {"__name__": "page", "cx": cx, "jax": jax, "jnp": jnp, "np": np, "optax": optax, "nnx": nnx}
     exec("from functools import partial", names)
     RUNNERS.get(page, in_order)(names, blocks(page))
+
+
+@pytest.mark.parametrize("page", ["start.md", "front_door.md"])
+def test_metrics_that_a_page_shows_pass_over_what_has_no_label(page):
+    shown = next(block for block in blocks(page) if "def recall" in block)
+    recall = next(part for part in ast.parse(shown).body if getattr(part, "name", "") == "recall")
+    names: Names = {}
+    exec(ast.unparse(recall), names)
+    model = nnx.Embed(5, 2, rngs=nnx.Rngs(0))
+    model.head = SimpleNamespace(top_k=lambda h, k: (None, jnp.array([[3, 1], [4, -1], [0, 2]])))
+    words, labels = jnp.arange(3), jnp.array([1, -1, 4])
+    batch = {"words": words, "labels": labels} if page == "front_door.md" else (words, labels)
+    assert cx.training.mean_over(names["recall"])(model, [batch]) == {"recall@10": 0.5}
 
 
 def commands() -> list[tuple[str, str]]:

@@ -61,7 +61,6 @@ _PANELS = (
     _Panel("effective_sample_size", "candidates\neffective sample size", "log"),
     _Panel("top_k_share", "candidates\nshare of the top {top_k} held", "linear"),
 )
-_STYLES = ("-", "--", ":", "-.")
 _MARKERS = "osv^D*PX<>"
 
 
@@ -143,7 +142,7 @@ def draw(result: Diagnostics, path: Path) -> None:
     is 0 is not drawn.
     """
     # Not imported above: pictures choose a drawing backend without a display, which importing candax must not do.
-    from candax.pictures import colors, save_picture
+    from candax.pictures import LINE_STYLES, colors, save_picture
 
     samplers, losses = (list(dict.fromkeys(names)) for names in (result.sampler_names, result.loss_names))
     handles: dict[str, Any] = {}
@@ -162,7 +161,7 @@ def draw(result: Diagnostics, path: Path) -> None:
                     measure.standard_error[m],
                     color=color_of[sampler],
                     marker=_MARKERS[place % len(_MARKERS)],
-                    linestyle=_STYLES[losses.index(loss) % len(_STYLES)],
+                    linestyle=LINE_STYLES[losses.index(loss) % len(LINE_STYLES)],
                     capsize=3,
                 )
             axis.set_xscale("log")

@@ -23,20 +23,18 @@ from typing import Any, ClassVar
 
 from candax import losses
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import CodesName, MethodName, Sizes
+from candax.experiments.ann_methods import Coded, MethodName, Sizes
 from candax.experiments.lns_configurations import OnDataset
 from candax.recipes import common
 from candax.recipes.extreme import problem
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNDataset(OnDataset):
+class ANNDataset(Coded, OnDataset):
     """Trains by every method on a data set; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ann_methods.METHODS[1:]
     """Methods to compare with the full softmax."""
-    codes: CodesName = "int8"
-    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     rate: common.Share = 0.1
     """Candidates of a group as a share of all classes: the paper's r."""
     num_groups: common.Count = 4

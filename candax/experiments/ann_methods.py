@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
+from candax.recipes import common
 from candax.recipes.faces import Faces, Problem, make_problem
 
 MethodName = Literal["full_softmax", "ann_softmax", "knn_softmax", "hf_softmax", "lsh_softmax", "partial_fc"]
@@ -21,6 +22,14 @@ LossName = Literal["softmax", "arcface", "cosface", "d_softmax"]
 _SCALE = 16.0
 # How many codes IVF-BQ reads for each class that it has to find, and the least that it reads.
 _SEEN_PER_FOUND, _LEAST_SEEN = 20, 2500
+
+
+@dataclasses.dataclass(frozen=True)
+class Coded(common.Settings):
+    """Settings of the studies whose index may have other codes than the paper's."""
+
+    codes: CodesName = "int8"
+    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
 
 
 @dataclasses.dataclass(frozen=True)

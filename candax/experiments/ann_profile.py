@@ -30,19 +30,17 @@ import jax
 
 from candax.diagnostics.head_profile import PARTS, profile
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import LOSSES, CodesName, MethodName
+from candax.experiments.ann_methods import LOSSES, Coded, MethodName
 from candax.recipes import common
 from candax.recipes.faces import Faces
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNProfile(Faces):
+class ANNProfile(Coded, Faces):
     """Times the parts of a step, then trains by every method; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "lsh_softmax", "partial_fc")
     """Methods to compare; hf_softmax takes by far the longest."""
-    codes: CodesName = "int8"
-    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     profile_classes: common.Count = 100_000
     """Number of classes for table 5."""
     repeats: common.Count = 5

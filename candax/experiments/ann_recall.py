@@ -83,7 +83,9 @@ class ANNRecall(Faces):
 
 COLUMNS = (
     *common.columns(sweep="", method="", value="g", k=""),
-    common.Column("recall", "recall", ".3f", lambda row, rows: _mean_recall(row)),
+    common.Column(
+        "recall", "recall", ".3f", lambda row, rows: float(np.mean(row["curve"]["recall"])) if row["curve"] else None
+    ),
     *common.columns(top_1=".4f", ms_per_step=".1f"),
 )
 
@@ -100,10 +102,6 @@ def ann_recall(settings: ANNRecall) -> common.Study:
         [_panel(sweep) for sweep in settings.sweeps],
         "paper: accuracy follows recall, and needs an index that is built again",
     )
-
-
-def _mean_recall(row: common.Row) -> float | None:
-    return float(np.mean(row["curve"]["recall"])) if row["curve"] else None
 
 
 def _panel(sweep: SweepName) -> common.Panel:

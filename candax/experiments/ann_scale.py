@@ -36,7 +36,7 @@ import tyro
 
 from candax import losses
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import LOSSES, CodesName, MethodName
+from candax.experiments.ann_methods import LOSSES, Coded, MethodName
 from candax.recipes import common
 from candax.recipes.faces import Faces, Problem, make_pretrained
 
@@ -46,14 +46,12 @@ _START = "start"
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNScale(Faces):
+class ANNScale(Coded, Faces):
     """Trains every method at every number of classes; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ("full_softmax", "ann_softmax", "knn_softmax", "partial_fc")
     """Methods to compare."""
     num_classes: tyro.conf.Suppress[int] = 10_000
-    codes: CodesName = "int8"
-    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     min_classes: common.Count = 1000
     """The smallest number of classes."""
     max_classes: common.Count = 10_000

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from candax import losses, samplers
 from candax.base import Sampler
 from candax.experiments import ann_methods
-from candax.experiments.ann_methods import LOSSES, CodesName, LossName, MethodName, Sizes
+from candax.experiments.ann_methods import LOSSES, Coded, LossName, MethodName, Sizes
 from candax.recipes import common
 from candax.recipes.faces import Faces, make_problem
 
@@ -39,13 +39,11 @@ _PROJECTED = "random_projection"
 
 
 @dataclasses.dataclass(frozen=True)
-class ANNTables(Faces):
+class ANNTables(Coded, Faces):
     """Trains by every method and under every margin; prints a table, writes results.json and a picture."""
 
     methods: tuple[MethodName, ...] = ann_methods.METHODS
     """Methods of table 3."""
-    codes: CodesName = "int8"
-    """Codes of the index IVF-BQ; mean: those of the paper, a tenth of which are read per query."""
     losses: tuple[LossName, ...] = ("softmax", "arcface", "cosface", "d_softmax")
     """Losses of table 4."""
     num_projected: common.NonNegative | None = None

@@ -14,7 +14,8 @@ of --rates, as a multiple of the recipe's, for a share of the steps, measured on
 trained with in full and measured on test data. If that training diverges, the next best rate is taken; if all diverge,
 the row says "diverged" and the race goes on. Seconds count all that a training needs, with refreshes, updates and the
 loading of batches, but not compiling, measuring and the first build of an index, at the start. "to 98 %": seconds
-until a point of the curve, by straight lines between points, is at 98 % of the best that the full softmax reached;
+until a point of the curve, by straight lines between points, is at 98 % of the best that the full softmax reached; with
+several seeds the mean over them, each against the full softmax of the same seed, and none if one does not get there.
 "share": of the seconds that the full softmax takes to get there itself.
 
 Expected: docs/race.md.
@@ -216,20 +217,27 @@ def _rates(row: common.Row, rows: Sequence[common.Row]) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def _full(rows: Sequence[common.Row]) -> common.Row:
+    return next(row for row in rows if row["method"] == _FULL)
+
+
 def _level(nearly: float) -> Callable[[Sequence[common.Row]], float | None]:
     def of(rows: Sequence[common.Row]) -> float | None:
-        full = next((row for row in rows if row["method"] == _FULL), None)
-        return nearly * max(full["curve"][QUALITY]) if full is not None and full.get("curve") else None
+        best = _full(rows).get("best")
+        return None if best is None else nearly * best
 
     return of
 
 
 def _to_nearly(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
     def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
-        threshold = _level(nearly)(rows)
-        if threshold is None or not row.get("curve"):
+        full = _full(rows)
+        if row.get("diverged") or full.get("diverged"):
             return None
-        return common.reaching(row["curve"], QUALITY, threshold, "seconds")
+        seeds = zip(row["curve_by_seed"], full["best_by_seed"], strict=True)
+        found = [common.reaching(curve, QUALITY, nearly * best, "seconds") for curve, best in seeds]
+        reached = [seconds for seconds in found if seconds is not None]
+        return sum(reached) / len(reached) if len(reached) == len(found) else None
 
     return of
 
@@ -238,7 +246,7 @@ def _share(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float 
     seconds = _to_nearly(nearly)
 
     def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
-        own, full = seconds(row, rows), seconds(next(row for row in rows if row["method"] == _FULL), rows)
+        own, full = seconds(row, rows), seconds(_full(rows), rows)
         return None if own is None or full is None else own / max(full, 1e-9)
 
     return of

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Int
 
 import candax as cx
 from candax import data, files, losses
@@ -16,11 +17,12 @@ from candax.base import Sampler
 from candax.experiments import race_peers
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, LossName, SamplerName
+from candax.recipes.extreme.embedding import embedded
+from candax.recipes.extreme.problem import curve_rows
 from candax.recipes.extreme.train import Train
 from candax.recipes.language import command as language
 from candax.recipes.links import command as links
 from candax.recipes.sequences import command as sequences
-from candax.training import embed
 
 TaskName: TypeAlias = Literal["extreme", "sequences", "links", "language"]
 Pair: TypeAlias = tuple[Sampler | None, Callable[..., Any]]
@@ -187,18 +189,22 @@ def _behind(training: common.Training, peer: Callable[[race_peers.Start], nnx.Mo
 
 
 def _precision(dataset: data.Dataset, training: common.Training) -> common.Training:
-    """Measured by precision at 1 alone, from the probabilities of all classes."""
+    """Measured by precision at 1 alone, from the probabilities of all classes, on the examples that all others have."""
 
-    def measure(model: race_peers.Behind) -> dict[str, float]:
+    def measure(rows: Int[np.ndarray, " n"], model: race_peers.Behind) -> dict[str, float]:
         hits = []
-        for batch, rows in data.evaluation_batches(dataset.test, _AT_ONCE, training.batches.max_features, max_labels=1):
-            truth = dataset.test.labels[rows]
-            best = np.asarray(_best(*nnx.split(model.head), embed(model, batch)))[: truth.shape[0]]
+        for part in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+            truth = dataset.test.labels[part]
+            best = np.asarray(_best(*nnx.split(model.head), embedded(model, dataset.test.features[part])))
             labelled = np.diff(truth.indptr) > 0
             hits.append(np.asarray(truth[np.arange(len(best)), best], np.float64).ravel()[labelled])
         return {"p_at_1": float(np.concatenate(hits).mean())}
 
-    return dataclasses.replace(training, measure=measure, on_the_way=measure)
+    return dataclasses.replace(
+        training,
+        measure=functools.partial(measure, np.arange(len(dataset.test))),
+        on_the_way=functools.partial(measure, curve_rows(dataset)),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

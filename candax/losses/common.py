@@ -56,6 +56,11 @@ def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
             return loss, keywords
 
 
+def widened(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Logits of 16 bits as float32: what follows is summed, and losses are float32."""
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+
 def minus_log_expected_count(
     logits: Float[Array, "B n"], log_expected_count: Float[Array, "B n"]
 ) -> Float[Array, "B n"]:
@@ -87,8 +92,8 @@ def number_of_labels(logits: SampledLogits) -> Int[Array, " B"]:
 
 def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """Mean over the labels of each example, 0 where it has none: every label has the target 1 / |Y|."""
-    count = jnp.sum(mask, axis=1)
-    return jnp.sum(jnp.where(mask, values, 0.0), axis=1) / jnp.maximum(count, 1).astype(values.dtype)
+    total = jnp.sum(jnp.where(mask, widened(values), 0.0), axis=1)
+    return total / jnp.maximum(jnp.sum(mask, axis=1), 1).astype(total.dtype)
 
 
 def reduce_over_samples(
@@ -99,7 +104,7 @@ def reduce_over_samples(
     The values of the others must be finite, and so must their gradients: a NaN comes back out of the gradient of a
     function that had seen it, however its value is masked.
     """
-    total = jnp.sum(jnp.where(keep, values, 0.0), axis=1)
+    total = jnp.sum(jnp.where(keep, widened(values), 0.0), axis=1)
     return total if reduction == "sum" else total / jnp.maximum(jnp.sum(keep, axis=1), 1).astype(total.dtype)
 
 
@@ -136,8 +141,8 @@ def log_sum_exp(
 
     Masked entries may hold anything, NaN included: neither value nor gradient sees them. Others make it NaN.
     """
-    true = jnp.where(true_mask, true, -jnp.inf)
-    sampled = jnp.where(keep, sampled, -jnp.inf)
+    true = jnp.where(true_mask, widened(true), -jnp.inf)
+    sampled = jnp.where(keep, widened(sampled), -jnp.inf)
     top = jax.lax.stop_gradient(jnp.maximum(_max(true), _max(sampled)))
     # Compared by == so that NaN, which is neither above nor below, stays NaN and is no loss of 0.
     top = jnp.where(top == -jnp.inf, 0.0, top)

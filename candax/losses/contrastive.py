@@ -19,6 +19,7 @@ from candax.losses.common import (
     number_of_labels,
     reduce_over_samples,
     softplus,
+    widened,
     zero_without_labels,
 )
 
@@ -34,8 +35,8 @@ def _sigmoid(
     sample_weight: float = 1.0,
 ) -> Float[Array, " B"]:
     """``-w mean_y log sigmoid(o_y) - v sum_s log sigmoid(-o_s)`` over the unmasked; 0 without labels."""
-    positive = mean_over_labels(softplus(-jnp.where(true_mask, true, 0.0)), true_mask)
-    negative = reduce_over_samples(softplus(jnp.where(keep, sampled, 0.0)), keep, reduction)
+    positive = mean_over_labels(softplus(-jnp.where(true_mask, widened(true), 0.0)), true_mask)
+    negative = reduce_over_samples(softplus(jnp.where(keep, widened(sampled), 0.0)), keep, reduction)
     return zero_without_labels(positive_weight * positive + sample_weight * negative, true_mask)
 
 
@@ -75,7 +76,7 @@ def nce(
     Source: Gutmann and Hyvarinen, Noise-Contrastive Estimation (2010); Mnih and Teh, A Fast and Simple Algorithm for
         Training Neural Probabilistic Language Models (2012), for z = 1; Botev et al. (2017), section 5.2.
     """
-    log_z = jnp.reshape(jnp.asarray(log_normalizer), (-1, 1))
+    log_z = jnp.reshape(jnp.asarray(log_normalizer, widened(logits.true).dtype), (-1, 1))
     if len(log_z) not in (1, len(logits.true)):
         raise ValueError(f"expected one log_normalizer or {len(logits.true)}, one an example, got {len(log_z)}.")
     true = minus_log_expected_count(logits.true - log_z, logits.true_log_expected_count)
@@ -164,7 +165,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " 
     if not 0 <= calibration <= 1:
         raise ValueError(f"expected calibration from 0 (plain negative sampling) to 1 (calibrated), got {calibration}.")
     keep = negatives(logits)
-    alpha = jnp.minimum(jnp.sum(keep, axis=1) / max(logits.num_classes - 1, 1), 1.0)
+    alpha = jnp.minimum(jnp.sum(keep, axis=1).astype(jnp.float32) / max(logits.num_classes - 1, 1), 1.0)
     beta = 1 - calibration * (1 - alpha)
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
 
@@ -201,8 +202,8 @@ def one_vs_all(logits: SampledLogits) -> Float[Array, " B"]:
     # What its sampler cannot draw (count 0) stands for itself alone.
     counted = keep & (logits.sampled_log_expected_count > -jnp.inf)
     weight = jnp.exp(-jax.lax.stop_gradient(jnp.where(counted, logits.sampled_log_expected_count, 0.0)))
-    positive = mean_over_labels(softplus(-jnp.where(logits.true_mask, logits.true, 0.0)), logits.true_mask)
-    negative = reduce_over_samples(weight * softplus(jnp.where(keep, logits.sampled, 0.0)), keep, "sum")
+    positive = mean_over_labels(softplus(-jnp.where(logits.true_mask, widened(logits.true), 0.0)), logits.true_mask)
+    negative = reduce_over_samples(weight * softplus(jnp.where(keep, widened(logits.sampled), 0.0)), keep, "sum")
     return zero_without_labels(number_of_labels(logits).astype(positive.dtype) * positive + negative, logits.true_mask)
 
 

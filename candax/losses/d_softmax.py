@@ -11,6 +11,7 @@ from candax.losses.common import (
     mean_over_labels,
     minus_log_expected_count,
     negatives,
+    widened,
     zero_without_labels,
 )
 from candax.losses.margins import check_scale
@@ -120,13 +121,13 @@ def d_softmax_b(
 def _within(logits: SampledLogits, end_point: float, scale: float) -> Float[Array, " B"]:
     if not -1 <= end_point <= 1:
         raise ValueError(f"expected end_point to be a cosine, of -1 to 1, got {end_point}.")
-    cosines = jnp.where(logits.true_mask, logits.true, 0.0)
+    cosines = jnp.where(logits.true_mask, widened(logits.true), 0.0)
     return mean_over_labels(jax.nn.softplus(scale * (end_point - cosines)), logits.true_mask)
 
 
 def _between(logits: SampledLogits, scale: float, corrected: bool) -> Float[Array, " B"]:
-    sampled = scale * logits.sampled
+    sampled = scale * widened(logits.sampled)
     if corrected:
         sampled = minus_log_expected_count(sampled, logits.sampled_log_expected_count)
-    one = jnp.zeros((logits.true.shape[0], 1))  # the 1 of log(1 + ...)
+    one = jnp.zeros((logits.true.shape[0], 1), sampled.dtype)  # the 1 of log(1 + ...)
     return log_sum_exp(one, jnp.ones(one.shape, bool), sampled, negatives(logits))

@@ -14,6 +14,7 @@ from candax.losses.common import (
     mean_over_labels,
     negatives,
     reduce_over_samples,
+    widened,
     zero_without_labels,
 )
 
@@ -65,7 +66,7 @@ def ranking(
     margin = math.log(max(logits.num_classes - 1, 1)) if margin is None else margin
     keep = negatives(logits)
 
-    sampled = jnp.where(keep, logits.sampled, 0.0)
+    sampled = jnp.where(keep, widened(logits.sampled), 0.0)
 
     # One label at a time, and again in the backward pass: nothing of size [B, T, S] is ever held.
     @jax.checkpoint
@@ -74,5 +75,5 @@ def ranking(
         each = jax.nn.softplus(shortfall) if penalty == "logistic" else jax.nn.relu(shortfall)
         return reduce_over_samples(each, keep, reduction)
 
-    values = jax.lax.map(over_samples, jnp.where(logits.true_mask, logits.true, 0.0).T).T
+    values = jax.lax.map(over_samples, jnp.where(logits.true_mask, widened(logits.true), 0.0).T).T
     return zero_without_labels(mean_over_labels(values, logits.true_mask), logits.true_mask)

@@ -26,8 +26,8 @@ from candax.models.predictions import check_reduction, predictions
 from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss_over_all, reads_vectors
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
-from candax.rows.slots import lagging, settle
-from candax.rows.tables import Constant, DrawCount, Table, placement, placement_of, table_of
+from candax.rows.slots import settle
+from candax.rows.tables import Constant, DrawCount, Table, lagging, placement, placement_of, table_of
 from candax.samplers.sharded import sharded
 
 

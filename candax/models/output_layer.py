@@ -196,7 +196,8 @@ def class_vectors(
     if not isinstance(shared, Table):
         raise ValueError(
             f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
-            "To start from a matrix, make the head without it and write head.vectors[...] = matrix."
+            "To start from a matrix, make the head without it and write head.vectors[...] = matrix; then, where the "
+            "sampler has an index, head.use(head.sampler, head.loss_function), which builds it of them."
         )
     if num_rows(shared) < num_classes or dim not in (None, shared.shape[1]):
         raise ValueError(

@@ -9,18 +9,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State, labels_mask
 from candax.checks import check_positive, checked
-from candax.cosines import as_scored
+from candax.cosines import as_scored, inner_products
 from candax.losses.common import innermost, minus_log_expected_count, without_hits
 from candax.losses.contrastive import nce
 from candax.models.computed import takes_where
 from candax.models.predictions import Predictions
-from candax.models.products import inner_products
 from candax.models.windows import score_runs
 from candax.rows.draws import Draw
 from candax.rows.gradients import unique_rows
 from candax.rows.lookups import Longer, TableView, lookup
-from candax.rows.slots import Lagging
-from candax.rows.tables import Placement, Table
+from candax.rows.tables import Lagging, Placement, Table
 
 # ``fn(ids[n]) -> [n, dim]``, or ``fn(ids[n], where[n])`` where some of the ids are fillers.
 VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from candax.checks import check_positive, checked
-from candax.models.products import inner_products
+from candax.cosines import inner_products
 
 # Places of a block: the product is (block + 2 w) / (2 w) times as large as its band, but quick.
 _BLOCK = 16

@@ -13,8 +13,8 @@ from candax.rows.exact import exact_adam, exact_adamw, exact_momentum, exact_rms
 from candax.rows.gradients import RowGradients, UniqueRows, gather_rows, scatter_rows, unique_rows
 from candax.rows.lookups import TableView, lookup
 from candax.rows.pytrees import value_and_grad
-from candax.rows.slots import Lagging, settle
-from candax.rows.tables import Constant, Table, replicate, shard
+from candax.rows.slots import settle
+from candax.rows.tables import Constant, Lagging, Table, replicate, shard
 
 __all__ = [
     "Constant",

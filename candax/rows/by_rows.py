@@ -14,13 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
-from candax.checks import checked
+from candax.checks import checked, refusing
 from candax.rows.adding import Adding, add, can_add
 from candax.rows.averaging import after_rounding
 from candax.rows.elementwise import check_elementwise, collects, refuse_collectors
 from candax.rows.exact import Exact
 from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
-from candax.rows.refusing import refusing
 from candax.rows.rounding import Rounding, stochastic_round, to_nearest
 
 # There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PyTree
 
-from candax.checks import checked
+from candax.checks import checked, refusing
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.lookups import MARK, Mark, TableView, Tape, new_token
-from candax.rows.refusing import refusing
-from candax.rows.slots import Lagging, rule_of, slots_of_tables
-from candax.rows.tables import DrawCount, Table
+from candax.rows.tables import DrawCount, Lagging, Table, rule_of, slots_of_tables
 
 # ``(views of the tables, params) -> (loss, anything else)``, run under a tape.
 Run = Callable[[list[TableView], PyTree], tuple[Array, Any]]

@@ -19,8 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
 from candax.checks import checked, described
 from candax.rows.gradients import wide
-from candax.rows.slots import Lagging, lagging
-from candax.rows.tables import DrawCount, Table, num_rows
+from candax.rows.tables import DrawCount, Lagging, Table, lagging, num_rows
 
 # The name under which a variable of a differentiated copy carries its ``Mark``.
 MARK = "candax_mark"

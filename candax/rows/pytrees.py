@@ -12,7 +12,7 @@ from candax.checks import checked
 from candax.rows.differentiate import differentiate
 from candax.rows.gradients import Gradients, RowGradients
 from candax.rows.lookups import TableView, new_token
-from candax.rows.slots import Lagging
+from candax.rows.tables import Lagging
 
 
 @checked

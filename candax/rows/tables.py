@@ -1,8 +1,10 @@
-"""Tables, parameters that are read and trained by rows; and where their rows lie.
+"""Tables, parameters that are read and trained by rows; where their rows lie; and what lies beside them.
 
-Over a mesh they lie in shards of consecutive ids, dealt to the devices of one of its axes.
+Over a mesh they lie in shards of consecutive ids, dealt to the devices of one of its axes. Beside a table lie the slots
+of an exact optimizer, so that whoever reads rows can settle them.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +14,17 @@ import numpy as np
 from flax import nnx
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from candax.base import KeyArray
+from candax.base import KeyArray, State
 from candax.checks import checked
+from candax.rows.by_rows import Rowwise
 
 # Up to this many initial values are drawn at once, more of them in about this many parts.
 _AT_ONCE, _PARTS = 1 << 24, 128
+# A table's attribute and this make the name of the attribute that holds the table's slots.
+SUFFIX = "_slots"
+RULE = "rule"
 
 
 class Table(nnx.Param):
@@ -205,3 +211,75 @@ def replicate(mesh: Mesh, *nodes: nnx.Pytree) -> None:
 
     for node in nodes:
         nnx.update(node, jax.tree.map(put, nnx.state(node)))
+
+
+class Slots(nnx.Variable):
+    """The state of an exact optimizer for one table. Model and optimizer both use it."""
+
+
+class Lagging:
+    """A table of whose rows an exact optimizer has left some behind: they are brought up to date when they are read.
+
+    Attributes:
+        table: an array or a ``Table``.
+        state: of the optimizer.
+        rule: the optimizer, by rows.
+    """
+
+    def __init__(self, table: Any, state: State, rule: Rowwise) -> None:
+        rows = table.shape[0]
+        # The optimizer may not know yet of rows that a head has added.
+        self.table, self.rule = table, rule
+        self.state = state if len(state.last) == rows else state.grown(rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.table.shape
+
+    def read(self, rows: Array, ids: Int[Array, "..."]) -> Array:
+        """Brings rows that were read from the table up to date."""
+        return self.rule.read(self.state, rows, ids)
+
+    def whole(self) -> Array:
+        """All rows, up to date."""
+        return self.rule.settle(self.state, jnp.asarray(self.table[...]), is_spread(self.table))[1]
+
+
+def lagging(owner: Any, name: str) -> Lagging | None:
+    """The table that is an attribute of a module, where an exact optimizer trains it."""
+    slots = getattr(owner, name + SUFFIX, None)
+    return Lagging(getattr(owner, name), slots.get_value(), rule_of(slots)) if isinstance(slots, Slots) else None
+
+
+def rule_of(slots: Slots) -> Rowwise:
+    """The optimizer whose state it is."""
+    return slots.get_metadata(RULE)
+
+
+def slots_of_tables(node: Any) -> dict[int, Slots]:
+    """All slots within a node, by the ``id`` of their table.
+
+    Not by paths: of a table and of its slots that modules share, the first paths may be in different modules.
+    """
+    return {id(table): slots for table, slots in tables_and_slots(node)}
+
+
+def tables_and_slots(node: Any) -> Iterator[tuple[Table, Slots]]:
+    for _, owner in nnx.iter_graph(node):
+        for name, slots in list(attributes(owner)) if isinstance(owner, nnx.Module) else ():
+            if isinstance(slots, Slots):
+                yield getattr(owner, name.removesuffix(SUFFIX)), slots
+
+
+def is_spread(table: Any) -> bool:
+    """Whether rows lie over several devices: a block of them would be fetched from one device."""
+    place = placement_of(table)
+    return place is not None and place.mesh is not None
+
+
+def attributes(owner: Any) -> Any:
+    if isinstance(owner, list | tuple | nnx.List):
+        return list(enumerate(owner))
+    if isinstance(owner, dict):
+        return list(owner.items())
+    return [(name, value) for name, value in getattr(owner, "__dict__", {}).items() if isinstance(name, str)]

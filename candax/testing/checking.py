@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from candax.base import Loss, Sampler
 from candax.checks import checked
@@ -10,8 +10,9 @@ from candax.losses.full import scores_all_classes
 from candax.samplers import log_uniform
 from candax.testing.bench import Bench, Case, name_of
 from candax.testing.broken import Clock, check_laws, chosen_laws
+from candax.testing.likelihood_laws import LIKELIHOOD_LAWS
 from candax.testing.loss_bench import LossBench
-from candax.testing.loss_laws import LIKELIHOOD, LOSS_LAWS
+from candax.testing.loss_laws import LOSS_LAWS
 from candax.testing.problems import NUM_LABELS, Support, every_valid_class
 from candax.testing.sampler_laws import SAMPLER_LAWS
 
@@ -121,7 +122,7 @@ def check_loss(
     loss: Loss,
     *,
     likelihood: bool = False,
-    corrected: bool = True,
+    corrected: bool | Literal["all"] = True,
     monotone: bool = True,
     surrogate: bool = False,
     unbiased_normaliser: bool = False,
@@ -141,7 +142,9 @@ def check_loss(
             gradient weights of an example are in [-1, 1] and sum to 0, and labels without a slot (``more_hits``) stay
             in its normaliser.
         corrected: False for a likelihood that uses no expected counts, as ``subset_softmax``. True: it is the full
-            softmax too where classes stand several times among the candidates and their counts say so.
+            softmax too where classes stand several times among the candidates and their counts say so. "all", of any
+            loss: true and sampled logits stand as o - log_expected_count, as in ``nce``. How counts enter is asked of
+            no other loss that is not a likelihood.
         monotone: False for a loss that may grow with the logit of its only label, or fall as those of other candidates
             grow, as label smoothing makes it. True: it does neither, and both do change it.
         surrogate: True for a loss that is meant to hold a part of itself constant, as where samples are weighted by
@@ -181,9 +184,10 @@ def check_loss(
     _check_groups(num_groups)
     _check_positive(seconds=seconds)
     promised = {"normaliser": unbiased_normaliser, "direction": monotone, "gradient": not surrogate} | dict.fromkeys(
-        LIKELIHOOD, likelihood
+        LIKELIHOOD_LAWS, likelihood
     )
-    promised |= dict.fromkeys(("correction", "small_counts"), likelihood and corrected)
+    promised |= dict.fromkeys(("correction", "small_counts"), likelihood and bool(corrected))
+    promised["all_counts"] = corrected == "all"
     names = chosen_laws(laws, LOSS_LAWS, [name for name in LOSS_LAWS if promised.get(name, True)])
     # All other laws rely on this one.
     names = ["shape", *(name for name in names if name != "shape")]

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from candax.base import Loss, SampledLogits
 from candax.testing.bench import Case
 from candax.testing.broken import Clock, LawBroken
+from candax.testing.problems import B, S
 
-B, T, S = 5, 3, 6
 PARTS = ("the loss", "the gradient of true logits", "the gradient of sampled logits")
 
 

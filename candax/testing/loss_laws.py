@@ -1,7 +1,6 @@
 """The laws of losses, as functions of a ``LossBench``; ``LOSS_LAWS`` is the table of them."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from candax.base import Candidates, SampledLogits
+from candax.base import SampledLogits
 from candax.testing.broken import Law, LawBroken
-from candax.testing.loss_bench import PARTS, B, LossBench, S, T, check_all, check_close
+from candax.testing.likelihood_laws import LIKELIHOOD_LAWS
+from candax.testing.loss_bench import PARTS, LossBench, check_all, check_close
 from candax.testing.normaliser import check_normaliser
-from candax.testing.problems import extreme_logits, logits_of, make_classes, make_logits, make_query
+from candax.testing.problems import B, S, T, extreme_logits, make_logits, with_more_labels
 
 # Random extreme examples that law "finite" tries.
 EXTREMES = 1 << 13
@@ -24,93 +24,8 @@ def check_shape(bench: LossBench) -> None:
     bench.check_types(make_logits(0))
 
 
-def check_full_coverage(bench: LossBench) -> None:
-    """Law 3: with every class as a candidate and expected count 1, a likelihood is the full softmax, with gradients."""
-    _check_full_softmax(bench, lambda is_label: np.ones_like(is_label, int))
-
-
-def check_correction(bench: LossBench) -> None:
-    """Law 3 with classes other than the labels 1, 2 or 3 times among the candidates, which their counts say."""
-    _check_full_softmax(bench, lambda is_label: np.where(is_label, 1, 1 + np.arange(is_label.shape[1]) % 3))
-
-
-def _check_full_softmax(bench: LossBench, times_of: Callable[[np.ndarray], np.ndarray]) -> None:
-    """``times_of`` says how often each class is a candidate of each example, given which are its labels [B, 20].
-
-    Labels must stand there once: with any other number the losses that correct true logits are another estimate.
-    """
-    classes = make_classes(num_valid=20, num_classes=20)
-    query = make_query(jax.random.key(3), classes, batch_size=6)
-    times = times_of(np.any(np.asarray(query.labels)[:, :, None] == np.arange(20), axis=1))
-    copy = np.repeat(np.arange(times.max()), 20)
-    times = np.tile(times, times.max())
-    ids = jnp.asarray(np.broadcast_to(np.arange(times.shape[1]) % 20, times.shape), jnp.int32)
-    candidates = Candidates(ids, jnp.log(jnp.asarray(times, jnp.float32)), jnp.asarray(copy < times))
-
-    def sampled_loss(*layer: Array) -> tuple[Array, Array]:
-        values = bench.loss(logits_of(layer, query.labels, candidates, jnp.zeros(query.labels.shape), 20))  # type: ignore[arg-type]
-        return jnp.sum(values), values
-
-    layer = (query.embeddings, classes.vectors, classes.biases)
-    (_, values), gradients = jax.jit(jax.value_and_grad(sampled_loss, argnums=(0, 1, 2), has_aux=True))(*layer)
-    expected, *expected_gradients = full_softmax_by_hand(layer, query.labels)
-    check_close(values, expected, 2e-5, 2e-6, "the loss of an example")
-    for name, got, wanted in zip(("embeddings", "vectors", "biases"), gradients, expected_gradients, strict=True):
-        check_close(got, wanted, 2e-4, 2e-6, f"the gradient of {name}")
-
-
-def check_small_counts(bench: LossBench) -> None:
-    """Counts of any size correct a likelihood: a candidate of logit o and count n is one of o - log n and count 1.
-
-    In training most counts are far below 1.
-    """
-    logits = make_logits(4)
-    counts = jnp.asarray(np.random.default_rng(7).uniform(-12, 3, (B, S)), jnp.float32)
-    counted = dataclasses.replace(logits, sampled_log_expected_count=counts)
-    corrected = dataclasses.replace(
-        logits, sampled=logits.sampled - counts, sampled_log_expected_count=jnp.zeros((B, S))
-    )
-    what = "the loss with counts of candidates from e^-12 to e^3"
-    check_close(bench.values(counted), bench.values(corrected), 1e-4, 1e-5, what)
-
-
-def full_softmax_by_hand(layer: Any, labels: Array) -> tuple[np.ndarray, ...]:
-    """Float64 losses [B] and the gradients of their sum: the definition, with target 1 / |Y| on each label."""
-    embeddings, vectors, biases = (np.asarray(part, np.float64) for part in layer)
-    logits = embeddings @ vectors.T + biases
-    top = logits.max(axis=1, keepdims=True)
-    log_normaliser = top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
-    target = np.zeros_like(logits)
-    for b, of_example in enumerate(np.asarray(labels)):
-        real = of_example[of_example >= 0]
-        target[b, real] = 1 / len(real)
-    residual = np.exp(logits - log_normaliser) - target
-    values = log_normaliser[:, 0] - (target * logits).sum(axis=1)
-    return values, residual @ vectors, residual.T @ embeddings, residual.sum(axis=0)
-
-
-def check_gradient_weights(bench: LossBench) -> None:
-    """Law 4: each class's weight is in [-1, 1], the weights of an example sum to 0."""
-    for seed in range(20):
-        logits = make_logits(seed, scale=1.0 if seed % 2 else 30.0)
-        _, of_true, of_sampled = bench.value_and_gradient(logits)
-        largest = np.max(np.abs(of_true))
-        check_all(
-            np.abs(of_true) <= 1 + 1e-6, f"the weight of a label is outside [-1, 1] (the largest is {largest:.6g})"
-        )
-        # A class may stand in several slots. As sampled weights are >= 0, the sum over all slots bounds each class's.
-        check_all(of_sampled >= 0, f"the weight of a sampled class is below 0 (the least is {np.min(of_sampled):.6g})")
-        largest = np.max(of_sampled.sum(axis=1))
-        check_all(
-            of_sampled.sum(axis=1) <= 1 + 1e-6, f"the weights of the samples are above 1 together ({largest:.6g})"
-        )
-        check_close(
-            of_true.sum(axis=1) + of_sampled.sum(axis=1), np.zeros(B), 0, 1e-5, "the sum of an example's weights"
-        )
-
-
 def check_masked(bench: LossBench) -> None:
-    """Law 2: whatever masked slots hold, NaN included, reaches neither value nor gradient."""
+    """Law 2: whatever masked slots hold, NaN included, and how many there are, reaches neither value nor gradient."""
     for seed in range(5):
         logits = make_logits(seed)
         clean = bench.value_and_gradient(logits)
@@ -129,6 +44,21 @@ def check_masked(bench: LossBench) -> None:
             )
             for name, got, wanted in zip(PARTS, bench.value_and_gradient(dirty), clean, strict=True):
                 check_close(got, wanted, 1e-6, 1e-7, f"{name}, once masked slots hold {rubbish}")
+        longer = bench.value_and_gradient(_with_masked_slots(logits))
+        for name, got, wanted in zip(PARTS, longer, clean, strict=True):
+            # Sums of another length may be taken in another order.
+            check_close(
+                got[:, : wanted.shape[1]] if wanted.ndim > 1 else got,
+                wanted,
+                1e-5,
+                1e-6,
+                f"{name}, once there are more masked slots",
+            )
+
+
+def _with_masked_slots(logits: SampledLogits) -> SampledLogits:
+    """With a masked slot more of labels, and one of samples."""
+    return jax.tree.map(lambda field: jnp.pad(field, ((0, 0), (0, 1))), logits)
 
 
 def check_unmasked(bench: LossBench) -> None:
@@ -283,27 +213,11 @@ def check_counts(bench: LossBench) -> None:
         check_all(np.asarray(part) == 0, f"log expected counts have a gradient (up to {largest:.4g})")
 
 
-def check_shift(bench: LossBench) -> None:
-    """Adding a constant to all logits leaves a likelihood as it is."""
-    logits = make_logits(2)
-    for shift in (-7.5, 40.0):
-        shifted = dataclasses.replace(logits, true=logits.true + shift, sampled=logits.sampled + shift)
-        check_close(
-            bench.values(shifted), bench.values(logits), 1e-4, 1e-5, f"the loss after adding {shift} to all logits"
-        )
-
-
-def _with_more_labels(logits: SampledLogits, seed: int) -> SampledLogits:
-    """As of examples with two labels for which there was no slot; some samples that are no hits are one of them."""
-    more = jnp.asarray(np.random.default_rng(seed).random((B, S)) < 0.4) & ~logits.hits
-    return dataclasses.replace(logits, more_hits=more, num_labels=jnp.sum(logits.true_mask, axis=1) + 2)
-
-
 def check_more_labels(bench: LossBench) -> None:
     """Labels without a slot: masked slots say nothing of them, and where there are none, all is as if not told."""
     for seed in range(5):
         logits = make_logits(seed)
-        more = _with_more_labels(logits, seed)
+        more = with_more_labels(logits, seed)
         found = bench.value_and_gradient(more)
         for name, part in zip(PARTS, found, strict=True):
             check_all(np.isfinite(part), f"{name} is not finite where examples have more labels than slots")
@@ -316,21 +230,12 @@ def check_more_labels(bench: LossBench) -> None:
                 check_close(got, part, 1e-5, 1e-6, f"{name}, {which}")
 
 
-def check_more_hits(bench: LossBench) -> None:
-    """Of a likelihood's normaliser labels without a slot are a part, for which samples stand as for any class."""
-    for seed in range(5):
-        logits = make_logits(seed)
-        found, wanted = (bench.value_and_gradient(case) for case in (_with_more_labels(logits, seed), logits))
-        for name, got, part in zip(PARTS, found, wanted, strict=True):
-            check_close(got, part, 1e-5, 1e-6, f"{name}, once samples are labels without a slot")
-
-
 LOSS_LAWS: dict[str, Law] = {
     "shape": Law(0, "a loss is one unreduced float32 number per example", "reductions over the batch", check_shape),
     "masked": Law(
         2,
-        "masked slots reach neither value nor gradient, also when they hold NaN",
-        "jnp.where before exp, log and division too: a gradient of 0 * NaN is NaN",
+        "masked slots reach neither value nor gradient, also when they hold NaN, however many there are",
+        "jnp.where before exp, log and division too (a gradient of 0 * NaN is NaN), and means over slots",
         check_masked,
     ),
     "unmasked": Law(
@@ -371,41 +276,7 @@ LOSS_LAWS: dict[str, Law] = {
         "masks, and what is done with num_labels",
         check_more_labels,
     ),
-    "more_hits": Law(
-        0,
-        "samples that are labels without a slot stay in the normaliser of a likelihood",
-        "candax.losses.common.without_hits keeps them; only losses that have negatives leave them out",
-        check_more_hits,
-    ),
-    "full_coverage": Law(
-        3,
-        "with every class as a candidate and expected count 1 a likelihood is the full softmax, value and gradient",
-        "hits that stay in the sum, factors, and means over several labels",
-        check_full_coverage,
-    ),
-    "correction": Law(
-        3,
-        "with every class as a candidate, some of them several times, a likelihood whose counts say so is the full "
-        "softmax, value and gradient",
-        "the sign and size of the correction by sampled_log_expected_count; for a likelihood that is meant to have "
-        "none, as subset_softmax has, say corrected=False",
-        check_correction,
-    ),
-    "small_counts": Law(
-        3,
-        "counts of any size correct the candidates of a likelihood in full",
-        "corrections that are clipped; say corrected=False for a likelihood that is meant to have none",
-        check_small_counts,
-    ),
-    "gradient_weights": Law(
-        4,
-        "the gradient weight of every class is in [-1, 1] and they sum to 0",
-        "factors on the loss",
-        check_gradient_weights,
-    ),
-    "shift": Law(
-        0, "adding a constant to all logits leaves a likelihood as it is", "uses of single logits", check_shift
-    ),
+    **LIKELIHOOD_LAWS,
     "normaliser": Law(
         1,
         "E[exp(loss + mean true logit)] is the softmax normaliser over the labels and the support of the sampler",
@@ -413,4 +284,3 @@ LOSS_LAWS: dict[str, Law] = {
         check_normaliser,
     ),
 }
-LIKELIHOOD = ("more_hits", "full_coverage", "correction", "small_counts", "gradient_weights", "shift")

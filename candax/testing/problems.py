@@ -1,5 +1,6 @@
 """The small problems that the laws are checked on: an output layer, batches and logits."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -12,6 +13,8 @@ from candax.base import Candidates, Classes, Query, SampledLogits
 Support = Callable[[Classes, Query, int], np.ndarray]
 
 DIM, BATCH_SIZE, NUM_LABELS = 4, 4, 3
+# Of logits: examples, and slots of labels and of samples.
+B, T, S = 5, 3, 6
 # Not ranked by id, with ties and three classes that were never seen. Behind the valid classes come padding rows with
 # NaN vectors and large counts: a sampler that looks at either is found out.
 _COUNTS = [5, 0, 3, 12, 1, 1, 7, 0, 2, 9, 4, 4, 6, 2, 10, 3, 0, 8, 1, 11, 5]
@@ -27,12 +30,12 @@ def classes_seen(classes: Classes, query: Query, groups: int) -> np.ndarray:
     return every_valid_class(classes, query, groups) & (np.asarray(classes.counts) > 0)
 
 
-def make_classes(num_valid: int = 21, num_classes: int = 24, dim: int = DIM, *, seed: int = 0) -> Classes:
+def make_classes(num_valid: int = 21, num_classes: int = 24, *, seed: int = 0) -> Classes:
     """A small output layer with padding rows that must never be used; another seed gives it other rows and counts."""
     rng = np.random.default_rng(seed)
     valid = np.arange(num_classes) < num_valid
     counts = np.where(valid, np.resize(np.roll(_COUNTS, seed), num_classes), 50.0)
-    vectors = np.where(valid[:, None], rng.normal(size=(num_classes, dim)), np.nan)
+    vectors = np.where(valid[:, None], rng.normal(size=(num_classes, DIM)), np.nan)
     biases = np.where(valid, 0.3 * rng.normal(size=num_classes), np.nan)
     return Classes(
         jnp.asarray(vectors, jnp.float32),
@@ -58,31 +61,35 @@ def make_query(key: jax.Array, classes: Classes, batch_size: int = BATCH_SIZE) -
     return Query(embeddings, labels, classes)
 
 
-def make_logits(
-    seed: int, *, scale: float = 2.0, batch_size: int = 5, labels: int = 3, slots: int = 6
-) -> SampledLogits:
+def make_logits(seed: int, *, scale: float = 2.0) -> SampledLogits:
     """Random logits with pads, masked slots, hits and zero counts; masked slots hold finite logits too."""
     rng = np.random.default_rng(seed)
 
     def normal(width: int, scale: float) -> Array:
-        return jnp.asarray(scale * rng.normal(size=(batch_size, width)), jnp.float32)
+        return jnp.asarray(scale * rng.normal(size=(B, width)), jnp.float32)
 
     def yes(width: int, probability: float) -> Array:
-        return jnp.asarray(rng.random((batch_size, width)) < probability)
+        return jnp.asarray(rng.random((B, width)) < probability)
 
     return SampledLogits(
-        true=normal(labels, scale),
-        true_log_expected_count=jnp.where(yes(labels, 0.2), -jnp.inf, normal(labels, 1.0)),
-        true_mask=yes(labels, 0.7).at[:, 0].set(True),
-        sampled=normal(slots, scale),
-        sampled_log_expected_count=normal(slots, 1.0),
-        sampled_mask=yes(slots, 0.7),
-        hits=yes(slots, 0.2),
+        true=normal(T, scale),
+        true_log_expected_count=jnp.where(yes(T, 0.2), -jnp.inf, normal(T, 1.0)),
+        true_mask=yes(T, 0.7).at[:, 0].set(True),
+        sampled=normal(S, scale),
+        sampled_log_expected_count=normal(S, 1.0),
+        sampled_mask=yes(S, 0.7),
+        hits=yes(S, 0.2),
         num_classes=100,
     )
 
 
-def extreme_logits(seed: int, batch_size: int, *, labels: int = 3, slots: int = 6) -> SampledLogits:
+def with_more_labels(logits: SampledLogits, seed: int) -> SampledLogits:
+    """As of examples with two labels for which there was no slot; some samples that are no hits are one of them."""
+    more = jnp.asarray(np.random.default_rng(seed).random((B, S)) < 0.4) & ~logits.hits
+    return dataclasses.replace(logits, more_hits=more, num_labels=jnp.sum(logits.true_mask, axis=1) + 2)
+
+
+def extreme_logits(seed: int, batch_size: int) -> SampledLogits:
     """Logits in [-80, 80], often at the ends, with any masks and hits, and counts from e^-80 to e^20, or 0."""
     rng = np.random.default_rng(seed)
 
@@ -99,13 +106,13 @@ def extreme_logits(seed: int, batch_size: int, *, labels: int = 3, slots: int = 
 
     logit, count = (-80.0, 80.0, [-80.0, 0.0, 80.0]), (-80.0, 20.0, [0.0, -np.inf])
     return SampledLogits(
-        true=numbers(labels, *logit),
-        true_log_expected_count=numbers(labels, *count),
-        true_mask=yes(labels),
-        sampled=numbers(slots, *logit),
-        sampled_log_expected_count=numbers(slots, *count),
-        sampled_mask=yes(slots),
-        hits=jnp.asarray(rng.random((batch_size, slots)) < 0.5),
+        true=numbers(T, *logit),
+        true_log_expected_count=numbers(T, *count),
+        true_mask=yes(T),
+        sampled=numbers(S, *logit),
+        sampled_log_expected_count=numbers(S, *count),
+        sampled_mask=yes(S),
+        hits=jnp.asarray(rng.random((batch_size, S)) < 0.5),
         num_classes=1000,
     )
 

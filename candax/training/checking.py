@@ -67,9 +67,7 @@ def check(
 
 def has_nan(model: nnx.Module) -> bool:
     """Whether a weight of a model is NaN."""
-    weights = [
-        leaf for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)) if jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
+    weights = [leaf for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return bool(_any_nan(weights))
 
 

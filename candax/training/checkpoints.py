@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from candax.checks import checked
-from candax.files import naming
+from candax.files import naming, replacing
 from candax.models.head import Head
 from candax.rows.differentiate import name_of
 from candax.rows.slots import slot_paths
@@ -31,6 +31,8 @@ VERSION = 1
 # What reading missing or damaged files raises; other errors (no memory, no permission) say nothing of the checkpoint.
 _DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)
 _MODEL, _OPTIMIZER = "model", "optimizer"
+# Types of arrays that orbax cannot write.
+_NOT_WRITTEN = ("uint2", "uint4", "float8_e4m3")
 
 
 class About(NamedTuple):
@@ -122,9 +124,24 @@ class Checkpoints:
         }
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
         with naming(Path(self._manager.directory)):
-            if step in self._manager.all_steps():
-                self._manager.delete(step)
             self._manager.save(step, args=args, force=True)
+
+    def restate(self, validation: dict[str, Any]) -> None:
+        """Changes what the newest checkpoint says of the best; its arrays stay, and at no moment is it away."""
+        step, about = self._about()
+        if jax.process_index() == 0:
+            with replacing(self._path(step) / "about" / "metadata") as file:
+                file.write(json.dumps({**about, "validation": validation}).encode())
+
+    def check(self, model: nnx.Module, optimizer: Any) -> None:
+        """Raises ValueError for arrays that no checkpoint can hold."""
+        for name, array in _named(model, optimizer)[0].items():
+            if not array.size or array.dtype.name in _NOT_WRITTEN:
+                raise ValueError(
+                    f"expected arrays that a checkpoint can hold, with elements and not of {', '.join(_NOT_WRITTEN)}, "
+                    f"got {name} of {array.dtype.name}{list(array.shape)}. Give it another type, leave it out where it "
+                    "is empty, or train without a folder."
+                )
 
     def wait(self) -> None:
         """Waits until all that was saved is on disk."""
@@ -171,6 +188,8 @@ class Checkpoints:
                 if name in wanted or (name.startswith(f"{_MODEL}/") and not name.startswith(slots))
             }
         self._check_arrays(found, wanted)
+        # Where rows are padded for shards, arrays of other numbers of classes may be alike.
+        self._check_arrays(_sizes(about["heads"]), _sizes(_heads(model)))
         put(self._read(step, about, jax.tree.map(ocp.utils.to_shape_dtype_struct, arrays)))
         return About(step, about["position"], about["validation"], about["heads"])
 
@@ -341,8 +360,14 @@ def _shapes(arrays: dict[str, jax.Array]) -> dict[str, Any]:
     return {name: [list(array.shape), str(array.dtype)] for name, array in arrays.items()}
 
 
-def _describe(shape: Any) -> str:
-    return "nothing" if shape is None else f"{shape[1]}{shape[0]}"
+def _sizes(heads: dict[str, Any]) -> dict[str, Any]:
+    return {f"{of} of {name}": head[of] for name, head in heads.items() for of in ("num_classes", "normalized")}
+
+
+def _describe(found: Any) -> str:
+    if found is None:
+        return "nothing"
+    return f"{found[1]}{found[0]}" if isinstance(found, list) else str(found)
 
 
 def _heads(model: nnx.Module) -> dict[str, Any]:

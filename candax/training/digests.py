@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
+# Types of less than a byte, whose values float32 has too.
+_NARROW = ("int2", "int4", "float4_e2m1fn")
 # Odd numbers for the steps along each axis.
 _STEPS = (2654435761, 2246822519, 3266489917, 668265263, 374761393, 3144134277)
 _ELEMENTS = 1 << 22
@@ -45,8 +47,7 @@ def _digests(array: Array) -> list[Array]:
 
 @jax.jit
 def _digest(array: Array, first_row: Int[Array, ""] | int) -> Array:
-    bits = array.astype(jnp.uint8) if array.dtype == jnp.bool_ else lax.bitcast_convert_type(array, _unsigned(array))
-    bits = bits.astype(jnp.uint32)
+    bits = _bits(array).astype(jnp.uint32)
     place = jnp.zeros(bits.shape, jnp.uint32)
     for axis in range(bits.ndim):
         number = lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
@@ -55,8 +56,15 @@ def _digest(array: Array, first_row: Int[Array, ""] | int) -> Array:
     return jnp.sum(mixed, dtype=jnp.uint32)
 
 
-def _unsigned(array: Array) -> type:
-    return {1: jnp.uint8, 2: jnp.uint16}.get(array.dtype.itemsize, jnp.uint32)
+def _bits(array: Array) -> Array:
+    """The bits of an array as unsigned integers, with an axis more where a number has more than one of these."""
+    if array.dtype == jnp.bool_:
+        return array.astype(jnp.uint8)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        array = jnp.stack([array.real, array.imag], axis=-1)
+    if array.dtype.name in _NARROW:
+        array = array.astype(jnp.float32)
+    return lax.bitcast_convert_type(array, {1: jnp.uint8, 2: jnp.uint16}.get(array.dtype.itemsize, jnp.uint32))
 
 
 def _mix(x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from typing import Any, TypeAlias
 
 import jax
@@ -11,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
 from candax.base import Classes, Query, no_update
-from candax.checks import checked
+from candax.checks import checked, refusing
 from candax.models.head import Head
 from candax.rows.adding import Adding, can_add, finite
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
@@ -20,10 +21,9 @@ from candax.rows.draws import join
 from candax.rows.elementwise import collects
 from candax.rows.exact import Exact
 from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
-from candax.rows.refusing import refusing
 from candax.rows.rounding import Rounding
-from candax.rows.slots import Slots, attach, detach, slots_of_tables
-from candax.rows.tables import Placement, Table, placement_of
+from candax.rows.slots import attach, detach
+from candax.rows.tables import Placement, Slots, Table, placement_of, slots_of_tables
 
 # The path of a variable within a model.
 Path: TypeAlias = tuple[Any, ...]
@@ -348,12 +348,21 @@ def follow(
     """
     names = {id(node): name_of(path) for path, node in nnx.iter_graph(model) if path in trained}
     for path, head in nnx.iter_graph(model):
-        if not isinstance(head, Head) or head.sampler is None or head.sampler.update is no_update:
+        if not isinstance(head, Head) or head.sampler is None:
             continue
         vectors = _first_param(head)
         if vectors is not None and id(vectors) not in names:
             continue
         rows = updated.get(names.get(id(head.vectors), ""))
+        # A table that the step has not read has no rows here: a head that only stands beside it may be evaluated.
+        if head.deterministic and (rows is not None or not isinstance(head.vectors, Table)):
+            warnings.warn(
+                "this model is in evaluation mode: each step draws the same candidates. Call model.train() after "
+                "measuring, and before it trains.",
+                stacklevel=3,
+            )
+        if head.sampler.update is no_update:
+            continue
         draws = grads.draws.get(name_of(path))
         if rows is None and draws is None:
             continue

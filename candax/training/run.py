@@ -34,7 +34,8 @@ class Fitted(NamedTuple):
     """The result of training.
 
     Attributes:
-        model: the trained model, as it is after the last step.
+        model: the trained model, as it is after the last step, in training mode: call ``model.eval()`` before you use
+            it.
         optimizer: its optimizer.
         step: the number of steps done since the start of the run.
         records: what was logged on the way, oldest first.
@@ -91,6 +92,7 @@ class Run:
     def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
         """Opens the folders of checkpoints."""
         self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
+        self.checkpoints.check(self.model, self.optimizer)
         if self.validation is not None and self.validation.best is not None:
             # Two: the one that the newest checkpoint states, and a better one since.
             best = Checkpoints(folder, identity=identity, keep=2, name="best")
@@ -252,9 +254,14 @@ class Run:
     def validate_again(self) -> None:
         """Measures the model of a checkpoint whose measurement failed."""
         if self.best.get(_UNMEASURED) and self.validation is not None:
+            assert self.checkpoints is not None
             self._measure(self.validation)
-            self._saved = 0  # what the checkpoint says of the best is of before
-            self.finish()
+            failed = self.call_back()
+            self.wait()  # what the checkpoint calls the best must be there
+            self.checkpoints.restate(self.best)
+            self._stated = self.best.get("step")
+            if failed is not None:
+                raise failed
 
     def _measure(self, asked: Validation) -> None:
         while self._unread:
@@ -263,24 +270,29 @@ class Run:
         with self.clock.paused(self.trainer.arrays):
             self.trainer.settle()
             found = agreement.of_first(asked.measure(self.model))
-            self._write({"step": self.done, "seconds": self.clock.seconds, **found})
             if asked.best is not None:
                 self._compare(asked, found)
+            self._write({"step": self.done, "seconds": self.clock.seconds, **found})
         self.best.pop(_UNMEASURED, None)
 
     def _compare(self, asked: Validation, found: dict[str, float]) -> None:
         assert asked.best is not None
         if asked.best not in found:
             raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
-        if asked.better(found[asked.best], self.best.get("value")):
-            self.best = {"step": self.done, "value": found[asked.best], "since": 0, "of": asked.measure_of_best}
+        value, since = found[asked.best], self.best.get("since", 0) + 1
+        if asked.better(value, self.best.get("value")):
+            best = {"step": self.done, "value": value, "since": 0, "of": asked.measure_of_best}
             if self.best_checkpoints is not None:
                 self.wait()
                 self.best_checkpoints.forget_but(self._stated)
-                self._save_in(self.best_checkpoints)
+                self._save_in(self.best_checkpoints, best)
+            self.best = best
             return
-        self.best = {**self.best, "since": self.best.get("since", 0) + 1, "of": asked.measure_of_best}
-        if asked.patience is not None and self.best["since"] >= asked.patience:
+        ends = asked.patience is not None and since >= asked.patience
+        if math.isnan(value) or (ends and "value" not in self.best):
+            raise asked.no_best(value, self.done)
+        self.best = {**self.best, "since": since, "of": asked.measure_of_best}
+        if ends:
             self.stopped = "patience"
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -296,7 +308,7 @@ class Run:
         try:
             stops = [self.callback(self.done, {name: float(of) for name, of in record.items()}) for record in records]
             for stop in stops:
-                if stop not in (None, False, True):
+                if stop is not None and not isinstance(stop, bool | np.bool_):
                     raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
             self.trainer.reload()  # it may have changed the model
         except Exception as error:
@@ -312,10 +324,10 @@ class Run:
         with self.clock.paused(self.trainer.arrays):
             if self.best_checkpoints is not None:
                 self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
-            self._save_in(self.checkpoints)
+            self._save_in(self.checkpoints, self.best)
         self._saved, self._stated = self.done, self.best.get("step")
 
-    def _save_in(self, checkpoints: Checkpoints) -> None:
+    def _save_in(self, checkpoints: Checkpoints, best: dict[str, Any]) -> None:
         assert self.position is not None
         self.trainer.settle()
         # A step whose loss is finite may still have written NaN.
@@ -324,7 +336,7 @@ class Run:
                 f"the model has NaN after step {self.done}: it is not saved, and checkpoints before it are kept. Lower "
                 "the learning rate, clip gradients (clip_norm), or choose a more stable loss or more samples."
             )
-        checkpoints.save(self.done, self.model, self.optimizer, self.position, self.best)
+        checkpoints.save(self.done, self.model, self.optimizer, self.position, best)
 
     def wait(self) -> None:
         """Waits until all is on disk."""

@@ -22,7 +22,7 @@ class Loaded(NamedTuple):
     """A run as it was saved.
 
     Attributes:
-        model: with its trained values.
+        model: with its trained values, in training mode: call ``model.eval()`` before you use it.
         optimizer: None where ``make`` made none.
         step: steps done.
         position: of the batches: epoch, index within it, and the state of the iterable where it has one.
@@ -40,7 +40,8 @@ def load(
 ) -> Loaded:
     """The newest checkpoint of a run of ``fit``, or the best one.
 
-    A checkpoint holds arrays and no code: ``make`` makes the model as the run did, and the saved values are put in.
+    A checkpoint holds arrays and no code: ``make`` makes the model as the run did, and the saved values are put in. The
+    model is in training mode, with dropout: call ``model.eval()`` before you use it.
 
     Args:
         folder: the one that ``fit`` was given.
@@ -144,8 +145,8 @@ def _best_step(folder: str | Path) -> int:
     _check_has(folder, "best")
     if step is None:
         raise ValueError(
-            f"expected a run with a best measurement, got none so far in {folder}: its measurements were NaN, or of "
-            "another name or mode. Leave best out to take the newest checkpoint."
+            f"expected a run with a best measurement, got none so far in {folder}: its measurements were infinite, or "
+            "of another name or mode. Leave best out to take the newest checkpoint."
         )
     return step
 

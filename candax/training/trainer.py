@@ -117,12 +117,15 @@ class Trainer:
         self.wrote: Array | None = None
         self._in_parts = loss_fn is loss_of_labels and self.mesh is not None and jax.process_count() > 1
         self._step = compiled_step(_loss_of_parts if self._in_parts else loss_fn, accumulate)
-        self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head) and node.sampler is not None]
+        self._all_heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head)]
+        self._heads = [head for head in self._all_heads if head.sampler is not None]
         self.reload()
 
     def reload(self) -> None:
         """Takes the arrays out of model and optimizer."""
-        if any(head.deterministic for head in self._heads):
+        # A teacher within the model may have a head over all classes that is evaluated.
+        evaluated = [head.deterministic for head in self._all_heads]
+        if any(head.deterministic for head in self._heads) or (evaluated and all(evaluated)):
             raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
         graph, self.arrays = nnx.split((self.model, self.optimizer))
         seen: set[int] = set()
@@ -261,7 +264,6 @@ def check_divides(accumulate: int, size: int, what: str) -> None:
 def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> Any:
     """Loss and gradients of a batch, computed in parts one after the other; each part counts by its weight."""
     size = size_of(batch)
-    check_divides(number, size, "batches whose size")
     for name in ("more_labels", "feature_examples"):
         if (of_whole := field(batch, name)) is not None and np.size(of_whole):
             raise ValueError(

@@ -34,7 +34,7 @@ class Validation:
         every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
         best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
             number returned alone is named "metric". None: there is no best. A run that goes on with another name or
-            ``mode`` looks for its best anew.
+            ``mode`` looks for its best anew. NaN of this number ends the run with an error.
         mode: whether the best is the "max" or the "min".
         patience: stop after so many measurements in a row without a better one; None: never.
 
@@ -105,10 +105,20 @@ class Validation:
             )
 
     def better(self, value: float, best: float | None) -> bool:
-        """Whether a value is the best so far; NaN never is."""
-        if math.isnan(value):
-            return False
-        return best is None or (value > best if self.mode == "max" else value < best)
+        """Whether a value is the best so far; NaN and the infinity at the bad end never are."""
+        if self.mode == "max":
+            return value > (-math.inf if best is None else best)
+        return value < (math.inf if best is None else best)
+
+    def no_best(self, value: float, step: int) -> ValueError:
+        """The error where a value can be compared with none, or where all until the end of patience are infinite."""
+        return ValueError(
+            f"expected numbers of {self.best!r} to choose the best by, got {value} after step {step}"
+            f"{'' if math.isnan(value) else ', and no finite one before'}. An id or a label out of range gives NaN: "
+            "candax.check(model, inputs, labels=labels) of a validation batch names it. A label of -1 is no class, of "
+            "infinite nats: give it no weight (mean_over takes (values, weights)). A mean over nothing is NaN, too. "
+            "Then call fit again: with a folder, the run goes on from here and measures first."
+        )
 
 
 def numbers(found: Any) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -304,26 +304,28 @@ class LossCase(NamedTuple):
         likelihood: it approximates the softmax negative log-likelihood: with every class as a candidate and expected
             count 1 it is the full softmax, adding a constant to all logits does not change it, and the gradient weight
             of every class is in [-1, 1] with sum 0.
-        corrected: where it is a likelihood, it uses expected counts.
+        corrected: where it is a likelihood, it uses expected counts; "all": they correct true and sampled logits.
         monotone: it never grows with the logit of its only label, nor falls as those of other candidates grow.
         unbiased_normaliser: exp(loss + mean true logit) estimates the softmax normaliser without bias.
     """
 
     loss: Loss
     likelihood: bool = True
-    corrected: bool = True
+    corrected: bool | Literal["all"] = True
     monotone: bool = True
     unbiased_normaliser: bool = False
 
 
 LOSSES: dict[str, LossCase] = {
     "css": LossCase(losses.css, unbiased_normaliser=True),
-    "sampled_softmax": LossCase(losses.sampled_softmax),
+    "sampled_softmax": LossCase(losses.sampled_softmax, corrected="all"),
     "subset_softmax": LossCase(losses.subset_softmax, corrected=False),
     "css redraw": LossCase(partial(losses.css, complement="redraw")),
     "importance_sampling": LossCase(losses.importance_sampling),
-    "nce": LossCase(losses.nce, likelihood=False),
-    "nce without hits": LossCase(partial(losses.nce, log_normalizer=2.0, remove_hits=True), likelihood=False),
+    "nce": LossCase(losses.nce, likelihood=False, corrected="all"),
+    "nce without hits": LossCase(
+        partial(losses.nce, log_normalizer=2.0, remove_hits=True), likelihood=False, corrected="all"
+    ),
     "negative_sampling": LossCase(losses.negative_sampling, likelihood=False),
     "negative_sampling mean": LossCase(
         partial(losses.negative_sampling, reduction="mean", remove_hits=False), likelihood=False
@@ -334,7 +336,7 @@ LOSSES: dict[str, LossCase] = {
     ),
     "gbce": LossCase(losses.gbce, likelihood=False),
     "one_vs_all": LossCase(losses.one_vs_all, likelihood=False),
-    "blackout": LossCase(losses.blackout, likelihood=False),
+    "blackout": LossCase(losses.blackout, likelihood=False, corrected="all"),
     "ranking": LossCase(losses.ranking, likelihood=False),
     "ranking hinge": LossCase(partial(losses.ranking, penalty="hinge", reduction="mean"), likelihood=False),
     # Smoothing gives other candidates a target of their own, which a low logit falls short of.

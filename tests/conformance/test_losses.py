@@ -1,11 +1,16 @@
 """Every loss of the table obeys every law. A failure names the law."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from candax import losses
 from candax.testing import check_loss
+from candax.testing.problems import make_logits
 from tests.conformance.tables import LOSSES, SAMPLERS
 
 
@@ -14,6 +19,17 @@ def test_loss(name: str) -> None:
     case = LOSSES[name]
     told: dict[str, Any] = {"likelihood": case.likelihood, "corrected": case.corrected, "monotone": case.monotone}
     check_loss(case.loss, seconds=600.0, **told)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_losses_are_float32_of_logits_of_16_bits_and_among_float64(wide: bool) -> None:
+    logits = make_logits(0)
+    asked = {name: case.loss for name, case in LOSSES.items()} | {"d_softmax_b": losses.d_softmax_b}
+    with jax.enable_x64(wide):
+        for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+            narrow = dataclasses.replace(logits, true=logits.true.astype(dtype), sampled=logits.sampled.astype(dtype))
+            found = {name: jax.eval_shape(loss, narrow).dtype for name, loss in asked.items()}
+            assert {name for name, dtype in found.items() if dtype != jnp.float32} == set()
 
 
 # One with replacement, one without, and one that is correct over its index only.

@@ -61,8 +61,11 @@ def test_those_that_sample_may_have_more_steps(tmp_path):
     assert uniform["steps"] == 3 * full["steps"]
 
 
-def faked(monkeypatch, diverges):
-    """Trainings that take no time: those that ``diverges`` says so of (sampler, rate, seed) are not finite."""
+def faked(monkeypatch, diverges, quality=None):
+    """Trainings that take no time: those that ``diverges`` says so of (sampler, rate, seed) are not finite.
+
+    ``quality`` gives the points of the curve, of (sampler, seed).
+    """
 
     def trained(settings, loaded, contender, *, split, rate, share, seed):
         def run(folder):
@@ -70,7 +73,9 @@ def faked(monkeypatch, diverges):
                 raise FloatingPointError("loss")
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-            curve = {"step": [1, 2], "seconds": [1.0, 2.0], QUALITY: [0.4, rate / 4]}
+            points = [0.4, rate / 4] if quality is None else quality(contender.sampler, seed)
+            steps = range(1, len(points) + 1)
+            curve = {"step": list(steps), "seconds": [float(step) for step in steps], QUALITY: points}
             return {QUALITY: rate / 4, "curve": curve, "ms_per_step": 2.0, "seconds": 2.0}
 
         return SimpleNamespace(on_the_way=None, by=lambda *args, **changes: run), (None, None)
@@ -92,6 +97,20 @@ def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tm
     assert [row["rate"] for row in written] == [1.8, 1.8, 1.8, 1.8, 1.8, None, None, None]
     again = race(Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), seeds=2, out=tmp_path))
     assert again == rows
+
+
+def test_seconds_of_several_seeds_agree_with_their_best(tmp_path, monkeypatch):
+    """The full softmax is best at other steps with each seed, and its mean curve at no step as good."""
+    curves = {None: ([0.4, 0.5, 0.44], [0.4, 0.44, 0.52]), "uniform": ([0.44, 0.46, 0.48],) * 2}
+    curves["unigram"] = ([0.5, 0.5, 0.5], [0.3, 0.4, 0.55])
+    faked(monkeypatch, lambda *of: False, lambda sampler, seed: curves[sampler][seed])
+    full, uniform, unigram = race(Race(samplers=("uniform", "unigram"), rates=(1.0,), seeds=2, out=tmp_path))
+    assert full["best"] == pytest.approx(0.51)
+    assert full["to_nearly"] == pytest.approx((1.9 + 2 + 0.0696 / 0.08) / 2)
+    assert (uniform["to_nearly"], uniform["share"]) == (None, None)
+    assert uniform["of_full"] < 0.98
+    assert unigram["to_nearly"] == pytest.approx((1 + 2 + 0.1096 / 0.15) / 2)
+    assert unigram["share"] == pytest.approx(unigram["to_nearly"] / full["to_nearly"])
 
 
 def test_a_race_whose_full_softmax_diverges_has_a_table(tmp_path, monkeypatch):

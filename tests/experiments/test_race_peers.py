@@ -1,14 +1,22 @@
 """Output layers without candidates: probabilities that sum to 1, and losses that are those of the labels."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
+from scipy.sparse import csr_array
 
 import candax as cx
+from candax import models
+from candax.data import Dataset, Examples
+from candax.experiments import race_tasks
 from candax.experiments.race import Race, race
-from candax.experiments.race_peers import MACH, PEERS, Start, huffman
+from candax.experiments.race_peers import MACH, PEERS, Behind, Start, huffman
+from candax.recipes.extreme import problem as extreme
 from tests.commands import fails, write_dataset, write_words
 
 C, DIM = 40, 16
@@ -97,6 +105,36 @@ def test_they_take_part_in_the_race(task, tmp_path):
     rows = race(Race(task=task, dataset=str(dataset), quick=True, samplers=(), peers=tuple(PEERS), out=tmp_path))
     assert [row["method"] for row in rows] == ["full_softmax", *PEERS]
     assert all(row["best"] > 0 for row in rows)
+
+
+class Coordinates(nnx.Module):
+    """A class for each coordinate of an embedding."""
+
+    def log_probs(self, h):
+        return jax.nn.log_softmax(h)
+
+
+def test_they_are_measured_on_the_examples_and_features_that_the_others_have(monkeypatch):
+    """Points of the curve are of fixed test examples, here 256; training cuts examples to 2 features."""
+
+    def examples(number, width):
+        rng = np.random.default_rng(number)
+        features, labels = np.zeros((number, 30), np.float32), np.zeros((number, C), bool)
+        features[np.arange(number)[:, None], np.argsort(rng.random((number, 30)), axis=1)[:, :width]] = 1
+        labels[np.arange(number), rng.integers(C, size=number)] = True
+        return Examples(csr_array(features), csr_array(labels))
+
+    dataset = Dataset("made", examples(64, 2), examples(300, 12))
+    monkeypatch.setattr(race_tasks, "curve_rows", functools.partial(extreme.curve_rows, number=256))
+    training = extreme.problem(dataset, batch_size=8, dim=C, learning_rate=0.1)
+    peers = race_tasks.TASKS["extreme"].peers(dataset, training)
+    encoder = models.SparseMLP(30, C, linear=True, rngs=nnx.Rngs(0))
+    behind = Behind(encoder, Coordinates())
+    best = np.argmax(dataset.test.features @ np.asarray(encoder.bag[...]), axis=1)
+    hits = dataset.test.labels.toarray()[np.arange(300), best]
+    assert peers.measure(behind)["p_at_1"] == pytest.approx(hits.mean())
+    assert peers.on_the_way(behind)["p_at_1"] == pytest.approx(hits[extreme.curve_rows(dataset, 256)].mean())
+    assert hits[extreme.curve_rows(dataset, 256)].mean() != hits.mean()
 
 
 def test_not_where_they_cannot(capsys, tmp_path):

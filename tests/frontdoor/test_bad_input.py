@@ -260,7 +260,7 @@ WRONG_HEADS = {
     "vectors of integers": ({"dtype": jnp.int32}, "dtype to be one of floats"),
     "a table of another library": ({"table": nnx.Embed(CLASSES, DIM, rngs=nnx.Rngs(0))}, "one of flax, which is"),
     "biases of a normalised head": ({"normalized": True, "biases": True}, "leave biases out"),
-    "a table that is an array": ({"table": VECTORS}, "head.vectors"),
+    "a table that is an array": ({"table": VECTORS}, r"head\.vectors\[\.\.\.\].*index, head\.use\(head\.sampler, "),
     "a table and computed vectors": (
         {"table": cx.rows.Table(jnp.asarray(VECTORS)), "vectors": lambda ids: ids},
         "both",
@@ -311,6 +311,15 @@ def test_a_sampler_that_nobody_refreshes_is_warned_of(monkeypatch):
         head.loss(EMBEDDINGS, LABELS)
     cx.refresh(head, 0)
     head.loss(EMBEDDINGS, LABELS)
+
+
+def test_training_in_evaluation_mode_is_warned_of(model, recwarn):
+    optimizer = cx.Optimizer(model, optax.sgd(0.1))
+    optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
+    assert not recwarn.list
+    model.eval()
+    with pytest.warns(UserWarning, match=r"in evaluation mode: .* Call model\.train\(\)"):
+        optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
 
 
 def test_nothing_is_written_where_the_loss_is_not_finite(model):

@@ -89,6 +89,14 @@ def test_a_mixture_ranks_by_mean_probabilities_and_shares(dataset):
             assert found[f"p_at_{k}"] == pytest.approx(precision(dataset, expected, k))
 
 
+def test_a_sampler_starts_with_the_vectors_that_training_starts_from(dataset):
+    keeping = cx.samplers.uniform(4)._replace(init=lambda key, classes: (classes.vectors, classes.biases))
+    training = Train(dim=8, batch_size=8, steps=2).training(dataset)
+    head = training.make(keeping, cx.losses.sampled_softmax)[0].head
+    for kept, found in zip(head.state.get_value(), (head.vectors[...], head.biases[...]), strict=True):
+        np.testing.assert_array_equal(kept, found)
+
+
 def test_models_and_neighbours_of_three_classes_are_measured(tmp_path):
     lines = [f"{i % 3} {i % 5}:0.5 {17 + i % 3}:1" for i in range(40)]
     (tmp_path / "train.txt").write_text("\n".join(["40 20 3", *lines]) + "\n")

@@ -54,9 +54,15 @@ class Mine(common.Settings):
         (Mine(rate=1.5), "expected --rate above 0 and at most 1, got 1.5"),
         (Mine(seed=-1), "expected --seed of 0 or more"),
         (Mine(num_classes=2), "expected a class or more, got --rate 0.1 and --num-classes 2"),
+        # Samplers and losses that no training uses.
+        (SequencesSettings(methods=("full_softmax",), sampler="uniform"), "--sampler, got --sampler uniform and"),
+        (SequencesSettings(loss=None, sampler="uniform"), "--sampler, got --sampler uniform and --loss None"),
+        (LinksSettings(methods=("full_softmax",), loss="nce"), "--loss, got --loss nce and --methods"),
+        (LanguageSettings(methods=("full_softmax",), sampler="uniform"), "--sampler, got --sampler uniform and"),
+        (Train(sampler=None, loss="css"), r"full softmax\), got --loss css"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, message):
+def test_settings_that_cannot_be_used_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         settings.ready()
 
@@ -323,8 +329,9 @@ def test_the_first_attempt_that_stays_finite_counts(tmp_path):
 
 
 def test_where_a_curve_reaches_a_score():
-    curve = {"seconds": [1.0, 3.0], "p_at_1": [0.2, 0.4]}
-    assert common.reaching(curve, "p_at_1", 0.1, "seconds") == pytest.approx(0.5)
+    curve = {"seconds": [1.0, 3.0, 4.0], "p_at_1": [0.2, 0.4, 0.3]}
+    assert common.reaching(curve, "p_at_1", 0.1, "seconds") == 1  # what came before was not measured
+    assert common.reaching(curve, "p_at_1", 0.2, "seconds") == 1
     assert common.reaching(curve, "p_at_1", 0.3, "seconds") == pytest.approx(2)
     assert common.reaching(curve, "p_at_1", 0.5, "seconds") is None
 
@@ -437,27 +444,6 @@ def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path, capsys)
     out = tmp_path / "file" / "out"
     told = f"candax: error: expected --out to be a folder that can be written, got {out}: Not a directory."
     assert fails(capsys, "experiment", "css-figure1", "--quick", "--out", out) == told
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            SequencesSettings(methods=("full_softmax",), sampler="uniform"),
-            "--sampler, got --sampler uniform and",
-        ),
-        (SequencesSettings(loss=None, sampler="uniform"), "--sampler, got --sampler uniform and --loss None"),
-        (LinksSettings(methods=("full_softmax",), loss="nce"), "--loss, got --loss nce and --methods"),
-        (LanguageSettings(methods=("full_softmax",), sampler="uniform"), "--sampler, got --sampler uniform and"),
-        (
-            Train(sampler=None, loss="css"),
-            r"full softmax\), got --loss css",
-        ),
-    ],
-)
-def test_a_sampler_or_loss_that_no_training_uses_is_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        settings.ready()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import candax as cx
 from candax.data.xml_repository import read_examples
 from candax.files import write_arrays
 from candax.recipes.predict import lines
-from tests.commands import fails, run, write_dataset
+from tests.commands import fails, piped, run, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +29,6 @@ def trained(tmp_path_factory):
 def answered(path):
     """The rows of a file of tab-separated answers."""
     return [line.split("\t") for line in path.read_text().splitlines()]
-
-
-def piped(monkeypatch, text):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def test_precision_of_what_is_predicted_is_that_of_the_evaluation(trained, capsys):

@@ -1,15 +1,13 @@
 """`candax predict` on runs of `candax sequences` and `links` and on words: figures are those that were measured."""
 
-import io
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import candax as cx
-from tests.commands import fails, run
+from tests.commands import fails, piped, run
 
 
 def answered(text):
@@ -20,10 +18,6 @@ def answered(text):
         found.setdefault(asked, []).append(name)
         assert len(found[asked]) == int(rank)
     return found
-
-
-def piped(monkeypatch, text):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 @pytest.fixture(scope="module")

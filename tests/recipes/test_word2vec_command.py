@@ -80,6 +80,11 @@ def test_a_quick_run_takes_small_sizes_and_several_seeds(text, tmp_path, capsys)
     capsys.readouterr()
     run(*command)
     assert "2 of 2 rows are in" in capsys.readouterr().out
+    # Results of other settings are set aside, even where vectors of theirs are missing.
+    files[1].unlink()
+    run(*command, "--formats", "bin")
+    assert json.loads((tmp_path / "run/results-before.json").read_text()) == rows
+    np.testing.assert_array_equal(WordVectors.load(files[1]).vectors, second)
 
 
 def test_wrong_arguments_end_in_one_line(text, tmp_path, capsys):

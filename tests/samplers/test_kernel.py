@@ -11,6 +11,7 @@ import candax as cx
 from candax.base import Sampler
 from candax.samplers import kernel
 from candax.samplers.kernel import KernelTree, _by_weight
+from tests.samplers.stated import expected_counts
 
 NUM, PADDING, DIM = 27, 2, 6
 RNG = np.random.default_rng(0)
@@ -30,13 +31,8 @@ def query_of(classes: cx.Classes) -> cx.Query:
 
 
 def shares(sampler: Sampler, classes: cx.Classes = CLASSES, state: KernelTree | None = None) -> np.ndarray:
-    """The chance of every class in one draw, per group."""
-    state = sampler.init(jax.random.key(0), classes) if state is None else state
-    candidates = sampler.sample(state, jax.random.key(1), query_of(classes))
-    groups, number = candidates.ids.shape
-    ids = jnp.broadcast_to(jnp.arange(NUM + PADDING), (groups, NUM + PADDING))
-    log = sampler.log_expected_count(state, candidates, ids, query_of(classes))
-    found = np.exp(np.asarray(log, np.float64)) / number
+    """The chance of every class in one of 4 draws, per group."""
+    found = expected_counts(sampler, query_of(classes), state) / 4
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
     assert not found[:, NUM:].any()
     return found[:, :NUM]

@@ -10,6 +10,7 @@ from candax.base import Sampler
 from candax.samplers import learned_clusters
 from candax.samplers.learned_clusters import Generator
 from candax.testing.statistics import check_mean
+from tests.samplers.stated import expected_counts
 
 NUM_CLASSES, PADDING, DIM = 20, 2, 3
 RNG = np.random.default_rng(0)
@@ -39,12 +40,6 @@ def learn(sampler: Sampler, number: int, classes: cx.Classes = CLASSES) -> Gener
     return state
 
 
-def expected_counts(sampler: Sampler, state: Generator) -> np.ndarray:
-    candidates = sampler.sample(state, jax.random.key(1), QUERY)
-    ids = jnp.broadcast_to(jnp.arange(NUM_CLASSES + PADDING), (len(candidates.ids), NUM_CLASSES + PADDING))
-    return np.exp(np.asarray(sampler.log_expected_count(state, candidates, ids, QUERY), np.float64))
-
-
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.slow), 40])
 def test_counts_are_of_what_is_drawn(number: int) -> None:
     sampler = learned_clusters(4, num_clusters=4, static_share=0.3, learning_rate=0.1, num_groups=2)
@@ -60,7 +55,7 @@ def test_counts_are_of_what_is_drawn(number: int) -> None:
 
 def test_the_generator_learns_where_labels_lie_and_a_share_stays_by_frequency() -> None:
     sampler = learned_clusters(8, num_clusters=4, static_share=0.2, learning_rate=0.1, num_groups=2)
-    counts = expected_counts(sampler, learn(sampler, 200))
+    counts = expected_counts(sampler, QUERY, learn(sampler, 200))
     np.testing.assert_allclose(counts.sum(axis=1), 8, rtol=1e-5)
     second, fourth = slice(5, 10), slice(15, 20)
     for group, labels in ((0, second), (1, fourth)):
@@ -74,10 +69,10 @@ def test_without_vectors_or_training_draws_are_by_frequency() -> None:
     zeros = cx.Classes(jnp.zeros_like(CLASSES.vectors), None, CLASSES.counts, CLASSES.num_valid)
     sampler = learned_clusters(8, num_clusters=4)
     state = sampler.init(jax.random.key(0), zeros)
-    np.testing.assert_allclose(expected_counts(sampler, state)[0], 8 * FREQUENCY, rtol=1e-5)
+    np.testing.assert_allclose(expected_counts(sampler, QUERY, state)[0], 8 * FREQUENCY, rtol=1e-5)
     alike = cx.Classes(CLASSES.vectors, None, None, CLASSES.num_valid)
     only = learned_clusters(8, num_clusters=4, static_share=1.0)
-    counts = expected_counts(only, only.init(jax.random.key(0), alike))[0]
+    counts = expected_counts(only, QUERY, only.init(jax.random.key(0), alike))[0]
     np.testing.assert_allclose(counts, np.where(np.arange(22) < NUM_CLASSES, 8 / NUM_CLASSES, 0), rtol=1e-5)
 
 

@@ -10,6 +10,7 @@ from candax.base import Query, Sampler
 from candax.samplers import learned_unigram
 from candax.samplers.learned_unigram import LabelMemory
 from candax.testing.statistics import check_mean
+from tests.samplers.stated import expected_counts
 
 NUM_CLASSES = 12
 CLASSES = cx.Classes(jnp.zeros((NUM_CLASSES + 2, 2)), None, None, jnp.int32(NUM_CLASSES))
@@ -28,22 +29,17 @@ def learn(sampler: Sampler, batches: list[list[list[int]]], seed: int = 0) -> La
     return state
 
 
-def expected_counts(sampler: Sampler, state: LabelMemory) -> np.ndarray:
-    query = ask([[0]])
-    candidates = sampler.sample(state, jax.random.key(1), query)
-    ids = jnp.arange(NUM_CLASSES + 2, dtype=jnp.int32)[None]
-    return np.exp(np.asarray(sampler.log_expected_count(state, candidates, ids, query), np.float64))[0]
-
-
 def test_frequencies_of_what_was_seen() -> None:
     sampler = learned_unigram(6, memory=16, uniform_share=0.25)
-    np.testing.assert_allclose(expected_counts(sampler, learn(sampler, [])), [0.5] * 12 + [0] * 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        expected_counts(sampler, ask([[0]]), learn(sampler, []))[0], [0.5] * 12 + [0] * 2, rtol=1e-6
+    )
     state = learn(sampler, [[[3, 5], [3, -1]], [[-1, -1], [11, 13]]])
     assert int(state.seen) == 4  # a label that is no valid class is not remembered
     seen = np.zeros(14)
     seen[[3, 5, 11]] = [2, 1, 1]
     wanted = 6 * (0.25 / 12 * (np.arange(14) < 12) + 0.75 * seen / 4)
-    np.testing.assert_allclose(expected_counts(sampler, state), wanted, rtol=1e-6)
+    np.testing.assert_allclose(expected_counts(sampler, ask([[0]]), state)[0], wanted, rtol=1e-6)
     refreshed = sampler.refresh(state, jax.random.key(0), CLASSES)
     np.testing.assert_array_equal(refreshed.slots, state.slots)
 

@@ -9,6 +9,7 @@ import candax as cx
 from candax.base import Sampler
 from candax.samplers import midx
 from candax.samplers.midx import MultiIndex
+from tests.samplers.stated import expected_counts
 
 DIM, K = 4, 5
 RNG = np.random.default_rng(0)
@@ -44,16 +45,11 @@ def query_of(classes: cx.Classes) -> cx.Query:
 
 
 def shares(sampler: Sampler, classes: cx.Classes, state: MultiIndex | None = None) -> np.ndarray:
-    """The chance of every class in one draw, per group."""
-    query = query_of(classes)
-    state = sampler.init(jax.random.key(0), classes) if state is None else state
-    candidates = sampler.sample(state, jax.random.key(1), query)
-    groups, number = candidates.ids.shape
-    ids = jnp.broadcast_to(jnp.arange(NUM + PADDING), (groups, NUM + PADDING))
-    counts = np.exp(np.asarray(sampler.log_expected_count(state, candidates, ids, query), np.float64))
-    np.testing.assert_allclose(counts.sum(axis=1), number, rtol=1e-5)
+    """The chance of every class in one of 8 draws, per group."""
+    counts = expected_counts(sampler, query_of(classes), state)
+    np.testing.assert_allclose(counts.sum(axis=1), 8, rtol=1e-5)
     assert not counts[:, NUM:].any()
-    return counts[:, :NUM] / number
+    return counts[:, :NUM] / 8
 
 
 def softmax(classes: cx.Classes, weights: np.ndarray, scale: float = 1.0) -> np.ndarray:

@@ -10,6 +10,7 @@ import pytest
 import candax as cx
 from candax.base import Classes, Query, Sampler
 from candax.samplers import log_uniform, uniform, unigram
+from tests.samplers.stated import expected_counts
 
 KEY = jax.random.key(0)
 
@@ -24,18 +25,15 @@ def ask(classes: Classes, batch_size: int = 4) -> Query:
     return cx.Query(jnp.zeros((batch_size, 2)), jnp.zeros((batch_size, 1), jnp.int32), classes)
 
 
-def expected_counts(sampler: Sampler, classes: Classes) -> np.ndarray:
-    state, query = sampler.init(jax.random.key(0), classes), ask(classes)
-    candidates = sampler.sample(state, jax.random.key(1), query)
-    ids = jnp.arange(classes.num_classes, dtype=jnp.int32)[None]
-    return np.exp(np.asarray(sampler.log_expected_count(state, candidates, ids, query), np.float64))[0]
+def counts_of(sampler: Sampler, classes: Classes) -> np.ndarray:
+    return expected_counts(sampler, ask(classes))[0]
 
 
 def test_uniform_counts() -> None:
-    np.testing.assert_allclose(expected_counts(uniform(8), make(None, 20, 16)), [0.5] * 16 + [0] * 4, rtol=1e-6)
+    np.testing.assert_allclose(counts_of(uniform(8), make(None, 20, 16)), [0.5] * 16 + [0] * 4, rtol=1e-6)
     distinct = uniform(8, replacement=False)
-    np.testing.assert_allclose(expected_counts(distinct, make(None, 20, 16)), [0.5] * 16 + [0] * 4, rtol=1e-6)
-    np.testing.assert_allclose(expected_counts(distinct, make(None, 20, 5)), [1] * 5 + [0] * 15, rtol=1e-6)
+    np.testing.assert_allclose(counts_of(distinct, make(None, 20, 16)), [0.5] * 16 + [0] * 4, rtol=1e-6)
+    np.testing.assert_allclose(counts_of(distinct, make(None, 20, 5)), [1] * 5 + [0] * 15, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("power", "smoothing"), [(0.75, 0.0), (1.0, 0.0), (0.0, 0.0), (0.5, 2.0), (4.0, 0.0)])
@@ -44,13 +42,13 @@ def test_unigram_counts(power: float, smoothing: float) -> None:
     smoothed = (counts + smoothing)[:5]
     weights = np.where(smoothed > 0, smoothed**power, 0.0)
     wanted = np.append(9 * weights / weights.sum(), 0)
-    got = expected_counts(unigram(9, power=power, smoothing=smoothing), make(counts, 6, 5))
+    got = counts_of(unigram(9, power=power, smoothing=smoothing), make(counts, 6, 5))
     # To the unit of 2^-32 that probabilities are multiples of.
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=9 * 2**-32)
 
 
 def test_unigram_survives_powers_that_overflow_float32() -> None:
-    got = expected_counts(unigram(1, power=6.0), make(np.array([1e8, 1e7, 1.0, 0.0]), 4))
+    got = counts_of(unigram(1, power=6.0), make(np.array([1e8, 1e7, 1.0, 0.0]), 4))
     np.testing.assert_allclose(got[:2], [1, 1e-6], rtol=1e-3)
     assert 0 < got[2] < 1e-9
     assert got[3] == 0

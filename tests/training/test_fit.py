@@ -174,7 +174,7 @@ def test_epochs_and_batches_that_end():
 
 
 def test_validation_keeps_the_best_and_stops():
-    values = iter([3.0, 5.0, 4.0, float("nan"), 9.0])
+    values = iter([-np.inf, 5.0, 4.0, 4.5, 9.0])
     validation = cx.training.Validation(
         pairs(3), lambda model, batches: {**count(model, batches), "v": next(values)}, every=2, best="v", patience=2
     )
@@ -185,6 +185,23 @@ def test_validation_keeps_the_best_and_stops():
     measured = [r for r in found.records if "v" in r]
     assert [r["number"] for r in measured] == [3.0] * 4
     assert all(r["training"] == 0 for r in measured)
+
+
+def test_numbers_that_choose_no_best_end_the_run_with_an_error(tmp_path):
+    def validation(*values, **options):
+        values = iter(values)
+        return cx.training.Validation(
+            pairs(1), lambda model, batches: {"v": next(values)}, every=2, best="v", mode="min", **options
+        )
+
+    with pytest.raises(ValueError, match=r"expected numbers of 'v' .*, got nan after step 4\. .*-1 is no class"):
+        fit(pairs(), validation=validation(3.0, np.nan, patience=5), folder=tmp_path)
+    assert cx.training.load(tmp_path, Model).step == 4
+    found = fit(pairs(), num_steps=6, validation=validation(2.0, 4.0), folder=tmp_path)
+    assert [r["v"] for r in found.records if "v" in r] == [3.0, 2.0, 4.0]
+    assert found.best == {"step": 4, "value": 2.0}
+    with pytest.raises(ValueError, match="got inf after step 4, and no finite one before"):
+        fit(pairs(), validation=validation(np.inf, np.inf, patience=2))
 
 
 def test_best_and_patience_are_part_of_the_checkpoint(tmp_path):
@@ -248,16 +265,16 @@ def test_the_best_that_a_checkpoint_states_stays_until_the_next_checkpoint(tmp_p
 
 
 def test_a_run_without_a_best_gives_no_other_in_its_place(tmp_path):
-    """Measurements of another name are no best of this one, and NaN is none of any."""
+    """Measurements of another name are no best of this one, and what is infinitely bad is none of any."""
 
     def validation(best):
-        return cx.training.Validation(pairs(1), lambda model, batches: {"a": 1.0, "b": np.nan}, every=2, best=best)
+        return cx.training.Validation(pairs(1), lambda model, batches: {"a": 1.0, "b": -np.inf}, every=2, best=best)
 
     fit(pairs(), num_steps=2, validation=validation("a"), folder=tmp_path)
     assert cx.training.load(tmp_path, Model, best=True).step == 2
     fit(pairs(), num_steps=4, validation=validation("b"), folder=tmp_path)
     for read in (cx.training.load, cx.training.export):
-        with pytest.raises(ValueError, match=r"got none so far in .*NaN, or of another name.*Leave best out"):
+        with pytest.raises(ValueError, match=r"got none so far in .*infinite, or of another name.*Leave best out"):
             read(tmp_path, Model if read is cx.training.load else tmp_path / "out", best=True)
 
 
@@ -303,6 +320,13 @@ def test_a_model_in_evaluation_mode_is_refused():
     model, optimizer = make()
     with pytest.raises(ValueError, match=r"call model.train\(\)"):
         fit(pairs(), model, optimizer, callback=lambda step, metrics: model.eval())
+    model.head.use(None, cx.losses.full_softmax)
+    with pytest.raises(ValueError, match=r"call model.train\(\)"):
+        fit(pairs(), model, optimizer, num_steps=0)
+    model.train()
+    model.teacher = cx.Head(NUM, DIM, rngs=nnx.Rngs(0))
+    model.teacher.eval()
+    fit(pairs(), model, cx.Optimizer(model, ADAM), num_steps=0)
 
 
 def test_a_position_that_cannot_be_returned_to_is_no_start_from_the_beginning(tmp_path):

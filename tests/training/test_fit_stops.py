@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
@@ -62,8 +63,9 @@ def test_callbacks_get_numbers_and_may_stop(tmp_path):
     assert all(isinstance(value, float) for value in seen[8].values())
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [4, 8]
     assert cx.training.load(tmp_path, Model).step == 8
-    with pytest.raises(ValueError, match="expected the callback to return True to stop, or None, got 'stop'"):
-        fit(pairs(), callback=lambda step, metrics: "stop")
+    for returned in ("stop", 1, np.ones(2)):
+        with pytest.raises(ValueError, match=r"expected the callback to return True to stop, or None, got ['1a]"):
+            fit(pairs(), num_steps=4, callback=lambda step, metrics, returned=returned: returned)
 
 
 def test_a_callback_that_raises_loses_nothing(tmp_path):
@@ -190,6 +192,27 @@ def test_checkpoints_of_other_models_and_damaged_ones_are_refused(tmp_path):
         fit(pairs(), folder=tmp_path)
     with pytest.raises(ValueError, match="expected a folder that fit has written"):
         cx.training.load(tmp_path / "nothing", Model)
+
+
+def test_a_checkpoint_of_another_number_of_classes_is_refused_where_padded_rows_are_as_many(tmp_path):
+    def make(num):
+        head = cx.Head(num, DIM, sampler=SAMPLER, num_shards=4, rngs=nnx.Rngs(0))
+        return head, cx.Optimizer(head, ADAM)
+
+    with Checkpoints(tmp_path, identity=None) as checkpoints:
+        checkpoints.save(1, *make(41), {})
+        with pytest.raises(ValueError, match="another model or optimizer: num_classes of head was 41 and is 43"):
+            checkpoints.restore(*make(43))
+
+
+@pytest.mark.parametrize("held", [jnp.zeros(3, jnp.uint4), jnp.zeros((0, 3))], ids=["a type", "nothing"])
+def test_what_no_checkpoint_can_hold_is_refused_before_training(held, tmp_path):
+    model, optimizer = make()
+    model.held = nnx.Variable(held)
+    with pytest.raises(
+        ValueError, match=r"that a checkpoint can hold, .* got model/held of (uint4\[3\]|float32\[0, 3\])"
+    ):
+        fit(pairs(), model, optimizer, folder=tmp_path, on_start=lambda: pytest.fail("it trains"))
 
 
 def test_a_setting_of_nan_is_equal_to_itself(tmp_path):
@@ -363,6 +386,30 @@ def test_what_the_user_s_functions_raise_loses_nothing(tmp_path):
         with pytest.raises((ValueError, OSError), match=message):
             fit(batches, folder=tmp_path / name, **options)
         assert cx.training.load(tmp_path / name, Model).step == step, name
+
+
+def test_a_measurement_that_is_made_again_takes_no_checkpoint_away(tmp_path, monkeypatch):
+    def validation(value):
+        def metric(model, batches):
+            if value is None:
+                raise RuntimeError("no room")
+            return value
+
+        return cx.training.Validation(pairs(1), metric, every=6, best="metric")
+
+    def full(manager, *args, **options):
+        if manager.directory.name == "checkpoints":
+            raise OSError("the disk is full")
+        return save(manager, *args, **options)
+
+    with pytest.raises(RuntimeError, match="no room"):
+        fit(pairs(), validation=validation(None), folder=tmp_path, keep=1)
+    save = ocp.CheckpointManager.save
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
+    with pytest.raises(OSError, match="the disk is full"):
+        fit(pairs(), validation=validation(1.0), folder=tmp_path, keep=1)
+    for best in (False, True):
+        assert cx.training.load(tmp_path, Model, best=best).step == 6
 
 
 def test_a_validation_is_measured_although_the_callback_raises(tmp_path):

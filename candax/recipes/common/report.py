@@ -18,7 +18,6 @@ Of: TypeAlias = Callable[[Row, Sequence[Row]], Any]
 # A key of the row's curve, or a function of the row.
 Source: TypeAlias = str | Callable[[Row], Any]
 Where: TypeAlias = Callable[[Row], bool]
-_STYLES = ("-", "--", ":", "-.")
 _MOST_SIDE_BY_SIDE = 2  # a page is narrow
 _MOST_LABELS_AT_LINES = 8
 # Widths of titles, in characters: of a panel's title, and of the picture's title per inch.
@@ -111,17 +110,18 @@ def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of
 def reaching(curve: Mapping[str, Sequence[float]], score: str, threshold: float, along: str) -> float | None:
     """Where along a curve, by straight lines, a score first reaches a threshold; None if it never does.
 
+    That is the first point if the score is there already: what came before was not measured.
+
     Example:
         >>> reaching({"step": [10, 20], "p_at_1": [0.2, 0.4]}, "p_at_1", 0.3, "step")
         15.0
     """
-    x, y = np.array([0.0, *curve[along]]), np.array([0.0, *curve[score]])
-    reached = np.flatnonzero(y[1:] >= threshold)
+    x, y = np.asarray(curve[along], float), np.asarray(curve[score], float)
+    reached = np.flatnonzero(y >= threshold)
     if not reached.size:
         return None
-    before = reached[0]
-    share = (threshold - y[before]) / max(y[before + 1] - y[before], 1e-12)
-    return float(x[before] + np.clip(share, 0, 1) * (x[before + 1] - x[before]))
+    line = slice(max(reached[0] - 1, 0), reached[0] + 1)
+    return float(np.interp(threshold, y[line], x[line]))
 
 
 def reached(score: str, share: float, along: str, *, to: str = "full_softmax") -> Of:
@@ -216,13 +216,10 @@ def curves(x: Source, y: Source, *, label: Source = "method", where: Where = boo
     """A line for each row that has a curve."""
 
     def lines(rows: Sequence[Row]) -> list[Line]:
-        return [Line(_label(row, label), _of(row, x), _of(row, y), style) for row in rows if _has(row) and where(row)]
+        shown = (row for row in rows if row.get("curve") and where(row))
+        return [Line(_label(row, label), _of(row, x), _of(row, y), style) for row in shown]
 
     return lines
-
-
-def _has(row: Row) -> bool:
-    return bool(row.get("curve"))
 
 
 def sweep(x: str, y: str, *, by: Source = "method", where: Where = bool, right: bool = False, **style: Any) -> Lines:
@@ -382,7 +379,7 @@ def _label_levels(axis: Any, lines: Sequence[Line]) -> None:
 
 def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
     """Colours by what comes before the last comma of a label, styles by the place among those of one colour."""
-    from candax.pictures import colors
+    from candax.pictures import LINE_STYLES, colors
 
     groups: dict[str, list[str]] = {}
     for label in dict.fromkeys(labels):
@@ -391,7 +388,7 @@ def _looks(labels: Sequence[str], reference: str) -> dict[str, dict[str, Any]]:
     color_of = colors([name for name in groups if name != reference])
     for name, color in color_of.items():
         for place, label in enumerate(groups[name]):
-            looks[label] = {"color": color, "linestyle": _STYLES[place % len(_STYLES)]}
+            looks[label] = {"color": color, "linestyle": LINE_STYLES[place % len(LINE_STYLES)]}
     for label in groups.get(reference, ()):
         looks[label] = {"color": "black", "linewidth": 2.5}
     return looks

@@ -16,7 +16,7 @@ from candax.checks import check_positive, checked
 from candax.samplers.index_files import load_index, save_index
 from candax.samplers.ivf import ivf_index
 
-# Embeddings that are scored at a time.
+# Embeddings that are scored, and inputs that are answered, at a time.
 AT_A_TIME = 1024
 # Of an index: the fewest classes that it sees and keeps, classes per list, and the shares that it sees and keeps.
 _LEAST_CLASSES, _CLASSES_PER_LIST, _SEEN, _KEPT = 1000, 256, 0.1, 0.02
@@ -101,16 +101,16 @@ class Search:
 
 
 class Searching:
-    """The base of interfaces in Python that answer by a search among the classes of a trained model."""
+    """The base of interfaces in Python that answer by a search among all classes of their ``model``."""
 
-    def searched(self) -> Classes:
-        """All classes."""
-        raise NotImplementedError
+    def _trained(self) -> Any:
+        """Itself; where it may have no model yet, ValueError without one."""
+        return self
 
     @functools.cached_property
     def search(self) -> Search:
         """The search that finds the best classes."""
-        return Search(self.searched())
+        return Search(self._trained().model.head.whole())
 
     def __getstate__(self) -> dict[str, Any]:
         """The state to pickle, without the search, which is made from the weights; a copy searches exactly."""
@@ -130,7 +130,7 @@ class Searching:
         Raises:
             ValueError: for an index of other classes, or where nothing has been trained.
         """
-        self.search = Search(self.searched(), None if index is None else Path(index))
+        self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
         return self
 
 

@@ -316,6 +316,7 @@ def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
     for name in dict.fromkeys(name for row in rows for name in row):
         values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
+            mean["curve_by_seed"] = values
             # Trainings of other lengths, which a run may go on to, have other curves: one is shown.
             alike = values if len({len(curve["step"]) for curve in values if "step" in curve}) <= 1 else values[:1]
             mean[name] = {column: np.mean([curve[column] for curve in alike], axis=0).tolist() for column in values[0]}

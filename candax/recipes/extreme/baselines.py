@@ -17,6 +17,7 @@ from candax.data.progress import progress_bar
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 
 _MOST = max(KS)
+_NEIGHBOURS = 100
 # Test and training examples that are compared at a time: more cosines than the processor's caches hold take longer.
 _AT_A_TIME, _SEARCHED = 256, 32_768
 _THREADS = min(8, os.cpu_count() or 1)  # each takes some 300 MB
@@ -54,7 +55,7 @@ def best_shares(dataset: Dataset, shares: csr_array) -> dict[str, float]:
     return measure_ranking(dataset, _best(shares, _MOST))
 
 
-def neighbour_shares(dataset: Dataset, *, number: int = 100, power: float = 4.0) -> csr_array:
+def neighbour_shares(dataset: Dataset, *, number: int = _NEIGHBOURS, power: float = 4.0) -> csr_array:
     """For each test example the share of its neighbours that have each label: ``sum_i cos_i^power [label] / sum_i``.
 
     Args:
@@ -68,12 +69,11 @@ def neighbour_shares(dataset: Dataset, *, number: int = 100, power: float = 4.0)
     return _shares(dataset, *neighbours(dataset, number), power)
 
 
-def best_power(held_out: Dataset, *, number: int = 100) -> float:
+def best_power(held_out: Dataset) -> float:
     """The power of the cosine with which labels of neighbours rank best: of 2, 4 and 8 the one of highest P@5.
 
     Args:
         held_out: a data set whose test examples are a part of a training set, and whose training examples are the rest.
-        number: of neighbours.
 
     Returns:
         The power, for ``neighbour_shares``.
@@ -81,7 +81,7 @@ def best_power(held_out: Dataset, *, number: int = 100) -> float:
     some = np.unique(np.linspace(0, len(held_out.test) - 1, _MOST_QUESTIONS).astype(int))
     asked = Examples(held_out.test.features[some], held_out.test.labels[some])
     dataset = dataclasses.replace(held_out, test=asked)
-    cosines, ids = neighbours(dataset, number)
+    cosines, ids = neighbours(dataset, _NEIGHBOURS)
     return max(_POWERS, key=lambda power: best_shares(dataset, _shares(dataset, cosines, ids, power))["p_at_5"])
 
 

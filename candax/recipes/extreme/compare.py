@@ -22,10 +22,7 @@ from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
 from candax.recipes.extreme.problem import PANELS
-from candax.recipes.extreme.setting import QUICK, Setting
-
-# Shares of the steps after which curves are measured: each point costs time, and this is the quick look.
-_MEASURED_AT = (0.1, 0.25, 0.5, 1.0)
+from candax.recipes.extreme.setting import MEASURED_AT, QUICK, Setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +93,6 @@ def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common
     }
     methods = {"full_softmax": (None, common.full_softmax(settings.batch_size, dataset.num_classes)), **pairs}
     return [
-        common.Method({"method": name, "seed": seed}, training.by(sampler, loss, name, measured_at=_MEASURED_AT))
+        common.Method({"method": name, "seed": seed}, training.by(sampler, loss, name, measured_at=MEASURED_AT))
         for name, (sampler, loss) in methods.items()
     ]

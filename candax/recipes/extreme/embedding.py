@@ -4,6 +4,7 @@ Training cuts the longest examples, since its batches have one shape; here none 
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,14 +21,14 @@ from candax.training import embed, evaluate
 _MOST_EXAMPLES, _MOST_NUMBERS, _LEAST_SLOTS = 1024, 1 << 25, 256
 
 
-def embedded(model: Classifier, features: csr_array) -> Float32[np.ndarray, "n dim"]:
+def embedded(model: Any, features: csr_array) -> Float32[np.ndarray, "n dim"]:
     """Embeddings of examples, of which every feature is read.
 
     Examples that have many features come in smaller batches. One that has more than fit into any is looked up alone,
     and takes at most as much memory as the table of features: it has each of them at most once.
 
     Args:
-        model: whose encoder reads a ``FlatBatch``.
+        model: with an encoder that reads a ``FlatBatch``.
         features: ids sorted and distinct within a row, finite.
 
     Returns:

@@ -70,10 +70,11 @@ def make(
         The model and its optimizer.
     """
     counts, rngs = dataset.label_counts(dataset.train), nnx.Rngs(seed)
-    head = cx.Head(dataset.num_classes, dim, sampler=sampler, loss=loss, counts=counts, rngs=rngs)
+    head = cx.Head(dataset.num_classes, dim, counts=counts, rngs=rngs)
     encoder = models.SparseMLP(dataset.num_features, dim, linear=True, dropout=dropout, rngs=rngs)
     if bag is not None:
         _start(encoder, head, dataset, counts, bag())
+    head.use(sampler, loss)  # now, as some samplers keep tables of the vectors that there are
     model = models.Classifier(encoder, head)
     adagrad = _adagrad(encoder_rate * learning_rate, learning_rate, num_steps)
     return model, cx.Optimizer(model, adagrad, seed=seed)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import optax
 from flax import nnx
+from jaxtyping import Int
 
 import candax as cx
 from candax import data, models
@@ -77,7 +78,7 @@ def problem(
         A ``Training``, whose figures are those of ``candax.training.evaluate``, all features of an example read.
     """
     batches = data.Batches(dataset.train, batch_size, seed, flat=True)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:curve_examples])
+    chosen = curve_rows(dataset, curve_examples)
 
     def make(sampler: Sampler | None, loss: Callable[..., Any]) -> tuple[models.Classifier, cx.Optimizer]:
         model = make_model(dataset, dim, sampler, loss, dropout=dropout, seed=seed)
@@ -90,6 +91,11 @@ def problem(
         measure=lambda model: measured(model, dataset),
         on_the_way=None if curve_examples is None else lambda model: measured(model, dataset, chosen),
     )
+
+
+def curve_rows(dataset: data.Dataset, number: int | None = CURVE_EXAMPLES) -> Int[np.ndarray, " n"]:
+    """The test examples behind each point of a curve, by their rows: the same for all who are measured."""
+    return np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:number])
 
 
 def contest(

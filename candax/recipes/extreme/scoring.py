@@ -12,7 +12,6 @@ from scipy.special import expit
 
 import candax as cx
 from candax import models
-from candax.base import Classes
 from candax.data.weighting import weighted
 from candax.recipes.common import finished
 from candax.recipes.common.search import Searching
@@ -42,10 +41,6 @@ class Labels(Searching):
         encoder = models.SparseMLP(about["num_features"], about["dim"], linear=about["encoder"] == "linear", rngs=rngs)
         model = models.Classifier(encoder, cx.Head(about["num_classes"], about["dim"], rngs=rngs))
         return finished.into(model, self.weights, "the model")
-
-    def searched(self) -> Classes:
-        """All classes."""
-        return self.model.head.whole()
 
     def top_k(self, features: csr_array, k: int) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
         """Probabilities and ids of the k likeliest classes, best first.

@@ -21,6 +21,8 @@ _RUN = 32
 # The fewest training examples: some are held out from neighbours and propensities.
 _LEAST = 10
 STDLIB = "python-stdlib"
+# Shares of the steps after which curves are measured: few, as each point costs time.
+MEASURED_AT = (0.1, 0.25, 0.5, 1.0)
 # Sizes for --quick.
 QUICK = {"steps": 20, "dim": 16, "batch_size": 32, "num_sampled": 16}
 

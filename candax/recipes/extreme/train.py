@@ -35,12 +35,9 @@ from candax.recipes.extreme.embedding import measured
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
-from candax.recipes.extreme.setting import QUICK, STDLIB, Setting, without_validation
+from candax.recipes.extreme.setting import MEASURED_AT, QUICK, STDLIB, Setting, without_validation
 from candax.training import Checkpoints, Validation, fit
 from candax.training.metrics_log import write_atomically
-
-# Where the curve is measured, as shares of the steps.
-_MEASURED_AT = (0.1, 0.25, 0.5, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +252,7 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
     num_steps, measure = run.training.num_steps, run.training.on_the_way
     assert measure is not None
-    points = {round(share * num_steps) for share in _MEASURED_AT}
+    points = {round(share * num_steps) for share in MEASURED_AT}
     fitted = fit(
         run.model,
         run.optimizer,

@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from candax.base import Classes
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
@@ -98,10 +97,6 @@ class NextWords(Searching):
         other = self._numbers.get(UNKNOWN)
         found = (self._numbers.get(word, other) for word in text)
         return [number for number in found if number is not None]
-
-    def searched(self) -> Classes:
-        """All words."""
-        return self.model.head.whole()
 
     @functools.cached_property
     def _split(self) -> tuple[Graph, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from candax import data, models
-from candax.base import Classes
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
@@ -184,10 +183,6 @@ class LinkPredictor(Searching):
         found.model = finished.into(bare, saved.weights, str(saved.path))
         found._set(graph)
         return found
-
-    def searched(self) -> Classes:
-        """All entities."""
-        return self._trained().model.head.whole()
 
     @functools.cached_property
     def _known(self) -> data.KnownAnswers:

@@ -15,10 +15,9 @@ from jaxtyping import Float, Integer
 
 from candax.data.streams import LONGEST_LINE, check_line, decode, read_lines
 from candax.files import naming, replacing
+from candax.recipes.common.search import AT_A_TIME
 
 Format: TypeAlias = Literal["tsv", "jsonl"]
-# Inputs that are answered at a time: memory does not grow with the number of all inputs.
-AT_A_TIME = 1024
 _STDIN = "-"
 _BREAKS = re.compile(r"[\t\r\n]")
 T = TypeVar("T")
@@ -114,7 +113,7 @@ def _standard_lines(name: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def in_batches(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of as many items as are answered at a time.
+    """Lists of as many items as are answered at a time: memory does not grow with the number of all.
 
     Example:
         >>> [len(batch) for batch in in_batches(range(1500))]

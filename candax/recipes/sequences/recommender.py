@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from candax import models
-from candax.base import Classes
 from candax.checks import check_positive, checked, described
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
@@ -155,10 +154,6 @@ class SequenceRecommender(Searching):
         found.model = finished.into(found._untrained(len(items), saved), saved.weights, str(saved.path))
         found._set(saved.about["data"], items, saved.extra["counts"])
         return found
-
-    def searched(self) -> Classes:
-        """All items."""
-        return self._trained().model.head.whole()
 
     def _fitted(self, found: Sequences) -> models.Classifier:
         """A model that has been trained."""

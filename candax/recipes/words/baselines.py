@@ -9,15 +9,14 @@ from candax.data import Words, WordVectors
 
 # More words and places would take longer than word2vec does.
 _WORDS, _PLACES, _BLOCK = 50_000, 20_000_000, 4_000_000
+_SMOOTHING = 0.75
 
 
 @checked
-def ppmi_vectors(
-    text: Words, *, dim: int = 100, window: int = 5, smoothing: float = 0.75, seed: int = 0
-) -> WordVectors:
+def ppmi_vectors(text: Words, *, dim: int = 100, window: int = 5) -> WordVectors:
     """Vectors whose inner products come closest to the positive pointwise mutual information of two words.
 
-    ``max(0, log(P(w, c) / (P(w) q(c))))`` with q proportional to ``P(c) ** smoothing``, of pairs at a distance d of at
+    ``max(0, log(P(w, c) / (P(w) q(c))))`` with q proportional to ``P(c) ** 0.75``, of pairs at a distance d of at
     most ``window`` that count ``1 - (d - 1) / window``, as often as word2vec looks at them; then ``U sqrt(S)`` of its
     singular value decomposition. Of the 50,000 most frequent words and the first 20 million places of a text.
 
@@ -25,8 +24,6 @@ def ppmi_vectors(
         text: see ``Words``.
         dim: coordinates of a vector.
         window: the most words to either side.
-        smoothing: exponent of the frequencies of the words beside a word.
-        seed: of the randomized decomposition.
 
     Returns:
         The vectors, the most frequent words first.
@@ -45,15 +42,15 @@ def ppmi_vectors(
     """
     from sklearn.utils.extmath import randomized_svd
 
-    if dim < 1 or window < 1 or smoothing < 0:
-        raise ValueError(f"expected dim >= 1, window >= 1 and smoothing >= 0, got {dim}, {window} and {smoothing}.")
+    if dim < 1 or window < 1:
+        raise ValueError(f"expected dim >= 1 and window >= 1, got {dim} and {window}.")
     number = min(text.num_words, _WORDS)
     pairs = _pairs(np.asarray(text.ids[:_PLACES]), number, window)
-    of_word, beside = pairs.sum(axis=1), pairs.sum(axis=0) ** smoothing
+    of_word, beside = pairs.sum(axis=1), pairs.sum(axis=0) ** _SMOOTHING
     entries = pairs.tocoo()
     expected = of_word[entries.coords[0]] * beside[entries.coords[1]] / beside.sum()
     entries.data = np.maximum(np.log(entries.data / expected), 0).astype(np.float32)
-    left, sizes, _ = randomized_svd(entries.tocsr(), min(dim, number - 1), n_iter=2, random_state=seed)
+    left, sizes, _ = randomized_svd(entries.tocsr(), min(dim, number - 1), n_iter=2, random_state=0)
     return WordVectors(text.words[:number], (left * np.sqrt(sizes)).astype(np.float32))
 
 

@@ -15,6 +15,7 @@ from candax.files import digest_of
 from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.study import kept_in
 from candax.recipes.words.baselines import ppmi_vectors
 from candax.recipes.words.scores import check_names, file_scores, read_analogies, read_similarity
 from candax.recipes.words.training import train_word2vec
@@ -137,11 +138,7 @@ def word2vec(settings: Word2Vec) -> list[common.Row]:
     for path in settings.analogies:
         read_analogies(path)
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
-    out = common.writable_folder(settings.out)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    files = [folder / f"vectors.{ending}" for folder in _folders(settings) for ending in settings.formats]
-    if (out / "settings.json").exists() and not all(file.exists() for file in files):
-        (out / "study.json").unlink(missing_ok=True)  # its rows say that the vectors are there
     methods = [
         comparing.row({"method": settings.direction, "seed": seed}, _trained, settings, text, folder, seed)
         for seed, folder in zip(seeds, _folders(settings), strict=True)
@@ -191,8 +188,9 @@ def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> d
         loss=None if settings.loss == "negative_sampling" else losses.each_label(LOSSES[settings.loss]),
         optimizer=_OPTIMIZERS[settings.optimizer],
     )
-    for ending in settings.formats:
-        trained.vectors.save(folder / f"vectors.{ending}")
+    files = [folder / f"vectors.{ending}" for ending in settings.formats]
+    for file in files:
+        trained.vectors.save(file)
     seconds = trained.records[-1]["seconds"]
     return {
         "steps": trained.steps,
@@ -201,6 +199,7 @@ def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> d
         "loss": trained.records[-1]["loss"],
         "curve": {name: [record[name] for record in trained.records] for name in ("step", "seconds", "loss")},
         **_scored(settings, trained.vectors),
+        **kept_in(settings.out, *files),
     }
 
 

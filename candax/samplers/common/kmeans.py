@@ -113,10 +113,8 @@ def kmeans(
     if isinstance(start, str) and start not in ("k-means++", "sampled"):
         raise ValueError(f'expected start "k-means++", "sampled" or an array of centres, got {start!r}.')
     key_start, key_iterate = jax.random.split(key)
-    if not spherical:
-        points = points._replace(take=_as_they_are(points.take))
-    else:
-        points = points._replace(take=_directions(points.take))
+    take = points.take
+    points = points._replace(take=lambda ids: unit(take(ids)) if spherical else take(ids).astype(jnp.float32))
     if not isinstance(start, str):
         centers = start
     elif start == "sampled":
@@ -156,14 +154,6 @@ def kmeans(
         return jnp.where(usable[:, None], unit(jnp.where(usable[:, None], sums, 1.0)), anew)
 
     return jax.lax.fori_loop(0, num_iterations, iterate, centers)
-
-
-def _directions(take: Callable[[Int[Array, " n"]], Array]) -> Callable[[Int[Array, " n"]], Array]:
-    return lambda ids: unit(take(ids))
-
-
-def _as_they_are(take: Callable[[Int[Array, " n"]], Array]) -> Callable[[Int[Array, " n"]], Array]:
-    return lambda ids: take(ids).astype(jnp.float32)
 
 
 def _random_points(key: KeyArray, points: Points, number: int) -> Float[Array, "number width"]:
