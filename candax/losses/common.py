@@ -58,7 +58,8 @@ def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
 
 def widened(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Logits of 16 bits as float32: what follows is summed, and losses are float32."""
-    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    # No promotion, which JAX refuses where a user asks for strict types.
+    return logits.astype(jnp.float32) if logits.dtype.itemsize < 4 else logits
 
 
 def minus_log_expected_count(

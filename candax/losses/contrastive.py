@@ -165,7 +165,7 @@ def gbce(logits: SampledLogits, *, calibration: float = 0.75) -> Float[Array, " 
     if not 0 <= calibration <= 1:
         raise ValueError(f"expected calibration from 0 (plain negative sampling) to 1 (calibrated), got {calibration}.")
     keep = negatives(logits)
-    alpha = jnp.minimum(jnp.sum(keep, axis=1).astype(jnp.float32) / max(logits.num_classes - 1, 1), 1.0)
+    alpha = jnp.minimum(jnp.sum(keep, axis=1).astype(widened(logits.true).dtype) / max(logits.num_classes - 1, 1), 1.0)
     beta = 1 - calibration * (1 - alpha)
     return _sigmoid(logits.true, logits.true_mask, logits.sampled, keep, positive_weight=beta)
 

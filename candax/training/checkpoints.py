@@ -275,8 +275,8 @@ class Checkpoints:
             raise ValueError(
                 f"{self.folder} holds a run of another model or optimizer: {', '.join(shown[:4])}"
                 f"{f', and {len(shown) - 4} more' if len(shown) > 4 else ''}. Make the model as it was, with the same "
-                "number of classes and the same num_shards (on a mesh the size of its axis, unless it was given), or "
-                "choose another folder."
+                "number of classes, settings of its heads and num_shards (on a mesh the size of its axis, unless it "
+                "was given), or choose another folder."
             )
 
 

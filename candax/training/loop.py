@@ -82,8 +82,9 @@ def fit(
         accumulate: how many micro-batches a batch is cut into, computed one after the other to save memory.
         validation: what to measure on the way, and when to stop.
         callback: ``callback(step, metrics)``, called with each record; training stops when it returns True. An error
-            that it raises ends the run, which is saved first. It may look at the model and change its values; arrays
-            taken from the model live until the next step: copy what is to be kept (``jnp.copy``).
+            that it raises ends the run, which is saved first. It may look at the model and change its values (after a
+            measurement that is made again when a run goes on, the next checkpoint has the change); arrays taken from
+            the model live until the next step: copy what is to be kept (``jnp.copy``).
         folder: of the run, or None to write nothing.
         identity: settings that a resumed run must share, besides those of the batches: JSON values.
         checkpoint_every: steps between checkpoints; None: at the end only.

@@ -354,7 +354,7 @@ def follow(
         if vectors is not None and id(vectors) not in names:
             continue
         rows = updated.get(names.get(id(head.vectors), ""))
-        # A table that the step has not read has no rows here: a head that only stands beside it may be evaluated.
+        # Where the step has not read its table it has no rows here: a head that only stands beside may be evaluated.
         if head.deterministic and (rows is not None or not isinstance(head.vectors, Table)):
             warnings.warn(
                 "this model is in evaluation mode: each step draws the same candidates. Call model.train() after "

@@ -270,30 +270,31 @@ class Run:
         with self.clock.paused(self.trainer.arrays):
             self.trainer.settle()
             found = agreement.of_first(asked.measure(self.model))
+            best = {name: of for name, of in self.best.items() if name != _UNMEASURED}
             if asked.best is not None:
-                self._compare(asked, found)
+                best = self._compared(asked, asked.best, found)
             self._write({"step": self.done, "seconds": self.clock.seconds, **found})
-        self.best.pop(_UNMEASURED, None)
+        self.best = best
+        if asked.patience is not None and best.get("since", 0) >= asked.patience:
+            self.stopped = "patience"
 
-    def _compare(self, asked: Validation, found: dict[str, float]) -> None:
-        assert asked.best is not None
-        if asked.best not in found:
-            raise ValueError(f"expected the metric to return {asked.best!r}, Validation(best=), got {sorted(found)}.")
-        value, since = found[asked.best], self.best.get("since", 0) + 1
+    def _compared(self, asked: Validation, name: str, found: dict[str, float]) -> dict[str, Any]:
+        """What is known of the best after a measurement; where it is this one, its model is saved."""
+        if name not in found:
+            raise ValueError(f"expected the metric to return {name!r}, Validation(best=), got {sorted(found)}.")
+        value, since = found[name], self.best.get("since", 0) + 1
         if asked.better(value, self.best.get("value")):
             best = {"step": self.done, "value": value, "since": 0, "of": asked.measure_of_best}
             if self.best_checkpoints is not None:
                 self.wait()
                 self.best_checkpoints.forget_but(self._stated)
                 self._save_in(self.best_checkpoints, best)
-            self.best = best
-            return
+            return best
         ends = asked.patience is not None and since >= asked.patience
         if math.isnan(value) or (ends and "value" not in self.best):
             raise asked.no_best(value, self.done)
-        self.best = {**self.best, "since": since, "of": asked.measure_of_best}
-        if ends:
-            self.stopped = "patience"
+        kept: dict[str, Any] = {key: self.best[key] for key in ("step", "value") if key in self.best}
+        return {**kept, "since": since, "of": asked.measure_of_best}
 
     def _write(self, record: dict[str, Any]) -> None:
         self.log.write(record)
@@ -308,12 +309,12 @@ class Run:
         try:
             stops = [self.callback(self.done, {name: float(of) for name, of in record.items()}) for record in records]
             for stop in stops:
-                if stop is not None and not isinstance(stop, bool | np.bool_):
+                if stop is not None and not (np.ndim(stop) == 0 and np.asarray(stop).dtype == bool):
                     raise ValueError(f"expected the callback to return True to stop, or None, got {stop!r}.")
             self.trainer.reload()  # it may have changed the model
         except Exception as error:
             return error
-        if True in stops:
+        if any(stops):
             self.stopped = "callback"
         return None
 

@@ -32,6 +32,16 @@ def test_losses_are_float32_of_logits_of_16_bits_and_among_float64(wide: bool) -
             assert {name for name, dtype in found.items() if dtype != jnp.float32} == set()
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
+def test_losses_without_counts_need_no_promotion(dtype: Any) -> None:
+    logits = make_logits(0)
+    plain = (losses.ranking, losses.negative_sampling, losses.subset_softmax, losses.gbce, losses.d_softmax)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        other = dataclasses.replace(logits, true=logits.true.astype(dtype), sampled=logits.sampled.astype(dtype))
+        for loss in plain:
+            assert jax.eval_shape(loss, other).dtype == (jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
 # One with replacement, one without, and one that is correct over its index only.
 QUICK_SAMPLERS = ("log_uniform", "uniform distinct", "lsh")
 

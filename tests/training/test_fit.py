@@ -249,6 +249,33 @@ def test_a_measurement_that_failed_is_made_when_the_run_goes_on(failing, tmp_pat
     chex.assert_trees_all_equal(arrays(found), arrays(fit(pairs())))
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_measurement_whose_record_cannot_be_written_counts_once(mode, tmp_path, monkeypatch):
+    """In one mode each is better than the last, in the other patience counts them."""
+    write, full = MetricsLog.write, [True]
+
+    def write_or_fail(self, record):
+        if record["step"] == 6 and "metric" in record and full:
+            full.clear()
+            raise OSError("no room")
+        write(self, record)
+
+    monkeypatch.setattr(MetricsLog, "write", write_or_fail)
+
+    def run(folder):
+        validation = cx.training.Validation(
+            pairs(1), lambda model, batches: float(model.head.draws[...]), every=2, best="metric", mode=mode, patience=3
+        )
+        return fit(pairs(), num_steps=10, validation=validation, folder=folder)
+
+    with pytest.raises(OSError, match="no room"):
+        run(tmp_path)
+    found, whole = run(tmp_path), run(None)
+    assert (found.step, found.stopped, found.best) == (whole.step, whole.stopped, whole.best)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if "metric" in r] == list(range(2, whole.step + 1, 2))
+
+
 def test_the_best_that_a_checkpoint_states_stays_until_the_next_checkpoint(tmp_path):
     folder, copied = tmp_path / "run", tmp_path / "copied"
 

@@ -63,6 +63,7 @@ def test_callbacks_get_numbers_and_may_stop(tmp_path):
     assert all(isinstance(value, float) for value in seen[8].values())
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [4, 8]
     assert cx.training.load(tmp_path, Model).step == 8
+    assert fit(pairs(), callback=lambda step, metrics: jnp.array(step == 4)).step == 4
     for returned in ("stop", 1, np.ones(2)):
         with pytest.raises(ValueError, match=r"expected the callback to return True to stop, or None, got ['1a]"):
             fit(pairs(), num_steps=4, callback=lambda step, metrics, returned=returned: returned)
