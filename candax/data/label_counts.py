@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from candax.checks import checked
-from candax.data.streams import text_lines
+from candax.data.streams import check_read_again, text_lines
 from candax.data.xml_repository import read_examples
 
 KindOfCounts = Literal["auto", "counts", "labels"]
@@ -63,6 +63,7 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
             rows.append([float(part) for part in parts] if kind != "labels" else [int(part) for part in parts])
         except ValueError:
             if kind == "auto" and ":" in line and rows and len(rows[0]) == 3:
+                check_read_again(path)
                 labels = read_examples(path).labels
                 found = np.bincount(labels.indices, minlength=labels.shape[1]).astype(np.float32)
                 return _checked(path, found, int(np.sum(np.diff(labels.indptr) > 0)))

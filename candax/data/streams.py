@@ -137,6 +137,16 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, decode(path, number, line)) for number, line in read_lines(path))
 
 
+def check_read_again(path: Path) -> None:
+    """Refuses what can be read once alone.
+
+    Raises:
+        ValueError: for a pipe or a device.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path}: expected a file, to be read more than once, got a pipe: write it to a file first.")
+
+
 class _WithoutNul(io.RawIOBase):
     """A stream without NUL bytes: those of UTF-16, for one, would be taken for UTF-8."""
 

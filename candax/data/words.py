@@ -19,7 +19,7 @@ from candax.data.cache import CACHE_VARIABLE, cache_folder, cached, form_of
 from candax.data.corpus import sentence_of_words
 from candax.data.progress import progress_bar
 from candax.data.python_stdlib import library_of
-from candax.data.streams import LONGEST_LINE, MODULES, open_text
+from candax.data.streams import LONGEST_LINE, MODULES, check_read_again, open_text
 from candax.data.text import python_sentences, shown_paths
 from candax.data.tokens import one_spelling, words_in
 from candax.files import naming
@@ -177,7 +177,10 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
         >>> text.words, text.ids.tolist()
         (('cat', 'the', 'sat'), [1, 0, 2, 1, 0, -1])
     """
-    files = [Path(path).resolve() for path in paths]
+    given = [Path(path) for path in paths]
+    for path in given:
+        check_read_again(path)
+    files = [path.resolve() for path in given]
     name = files[0].name.split(".")[0] if files else "python-stdlib"
     key = {
         "words": 4,

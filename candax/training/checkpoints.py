@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from filelock import BaseFileLock, FileLock, Timeout
 from flax import nnx
 from jaxtyping import PyTree
 
@@ -20,7 +19,7 @@ from candax.files import naming, replacing
 from candax.models.head import Head
 from candax.rows.differentiate import name_of
 from candax.rows.slots import slot_paths
-from candax.training import agreement
+from candax.training.alone import alone
 from candax.training.digests import digests
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
@@ -80,7 +79,7 @@ class Checkpoints:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
         self._identity = None if identity is None else _as_json(identity)
-        self._lock = None if reads else _alone(self.folder / f".{name}.lock")
+        self._lock = None if reads else alone(self.folder / f".{name}.lock")
         # A reader must not clear away what a run is writing at this moment.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if reads else keep, cleanup_tmp_directories=not reads, create=not reads, read_only=reads
@@ -297,25 +296,6 @@ def _as_json(identity: dict[str, Any]) -> dict[str, Any]:
 def _equal(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal, NaN to NaN as well."""
     return bool(one == other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def _alone(path: Path) -> BaseFileLock | None:
-    """A lock that the first of the run's processes holds; None where the file system has none."""
-    lock, taken, possible = FileLock(path), False, True
-    if jax.process_index() == 0:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=0)
-        except Timeout:
-            taken = True
-        except NotImplementedError:
-            possible = False
-    if agreement.of_first({"taken": float(taken)})["taken"]:
-        raise ValueError(
-            f"expected no other run to write to {path.parent}, but one does so now. Wait until it has ended, or choose "
-            "another folder."
-        )
-    return lock if possible else None
 
 
 def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any]:

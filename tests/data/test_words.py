@@ -4,6 +4,7 @@ import bz2
 import gc
 import gzip
 import lzma
+import os
 import sysconfig
 import warnings
 
@@ -169,6 +170,9 @@ def test_broken_archives_and_missing_files_are_refused(tmp_path):
             text_words([tmp_path / name])
     with pytest.raises(FileNotFoundError):
         text_words([tmp_path / "none.txt"])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="expected a file, to be read more than once"):
+        text_words([tmp_path / "pipe"])
 
 
 def test_the_standard_library_is_the_text_of_nobody(monkeypatch, tmp_path):

@@ -387,6 +387,35 @@ def test_rows_are_kept_for_the_same_settings_names_and_models(tmp_path, capsys):
         ask(usual, picture="other.png")
 
 
+def test_a_folder_is_of_one_study_at_a_time(tmp_path):
+    """Else one would remove the unfinished trainings of the other."""
+    refused = []
+
+    def run(folder):
+        with pytest.raises(ValueError, match=r"expected no other run to write to .* Wait until it has ended") as error:
+            common.run(kept_study([], Several(seed=1, out=tmp_path)), Several(seed=1, out=tmp_path))
+        refused.append(error)
+        return {"score": 1.0, "curve": {"step": [1, 2], "value": [1.0, 2.0]}}
+
+    methods = [Method({"method": "a", "size": 1, "seed": 0}, run)]
+    common.run(Study("a title", methods, COLUMNS, PANELS[:1]), Mine(out=tmp_path))
+    common.run(nan_study([]), Mine(out=tmp_path))
+    assert len(refused) == 1
+
+
+def test_results_of_another_study_stay(tmp_path):
+    common.run(nan_study([]), Mine(out=tmp_path))
+    kept = (tmp_path / "results.json").read_text()
+    ours = dataclasses.replace(nan_study([]), picture="other.png", results=lambda row: [row])
+    message = "a folder of other, got .* which has results of test_common: give another"
+    with pytest.raises(ValueError, match=message):
+        common.run(ours, Mine(out=tmp_path))
+    with pytest.raises(ValueError, match=message):
+        common.folder_for("other", tmp_path)
+    assert (tmp_path / "results.json").read_text() == kept
+    assert not (tmp_path / "study.json").exists()
+
+
 def nan_study(ran):
     def run(folder):
         ran.append(folder)

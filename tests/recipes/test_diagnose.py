@@ -102,4 +102,7 @@ def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
     path.write_text("no arrays")
     assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
     assert "holds no config.json" in fails(capsys, "diagnose", tmp_path / "nowhere", "--out", tmp_path / "out")
+    (tmp_path / "out/study.json").write_text('{"study": "train", "rows": [{}]}')
+    assert "has results of train" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
+    (tmp_path / "out/study.json").unlink()
     assert "'log_uniform'" in fails(capsys, "diagnose", path, "--samplers", "psychic")

@@ -1,5 +1,7 @@
 """Files of sequences: columns by their names, and quotes."""
 
+import os
+
 import pytest
 
 from candax.recipes.sequences import files
@@ -53,3 +55,9 @@ def test_a_quote_that_is_not_closed_swallows_no_lines(tmp_path):
     found = files.load(write(tmp_path, text))
     assert found.item_names == ("a", 'b "x"', "c,d")
     assert found.notes[1] == "shop.csv: 1 rows have line breaks within quotes, the first in line 2"
+
+
+def test_a_pipe_which_would_lose_its_beginning_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe: expected a file, to be read more than once, got a pipe: write"):
+        files.load(str(tmp_path / "pipe"))

@@ -62,6 +62,7 @@ def test_training_questions_and_scores(text, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("a1 : a2 = b1 : ")
     assert "'z' is none of" in fails(capsys, "neighbors", out / "vectors.bin", "z")
     assert "dim was 8 and is 9" in fails(capsys, "word2vec", text, "--out", out, *options[:2], "--dim", 9, *options[4:])
+    assert json.loads((out / "results.json").read_text()) == rows
 
 
 def test_a_quick_run_takes_small_sizes_and_several_seeds(text, tmp_path, capsys):

@@ -19,6 +19,7 @@ from candax.recipes.common.report import (
     relative,
     sweep,
 )
+from candax.recipes.common.results import folder_for
 from candax.recipes.common.settings import (
     Count,
     NonNegative,
@@ -60,6 +61,7 @@ __all__ = [
     "dots",
     "figure_of",
     "first_finite",
+    "folder_for",
     "full_softmax",
     "level",
     "model_folder",

@@ -3,9 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +14,23 @@ from rich.console import Console
 from rich.table import Table
 
 from candax.recipes.common import report
-from candax.recipes.common.settings import Settings, writable_folder
+from candax.recipes.common.results import (
+    MODELS,
+    UNFINISHED,
+    as_json,
+    folder_for,
+    plain,
+    read_rows,
+    set_aside,
+    without_models,
+    write_json,
+)
+from candax.recipes.common.settings import Settings
 from candax.recipes.common.training import Run
-from candax.training.metrics_log import write_atomically
 
 Row: TypeAlias = dict[str, Any]
 S = TypeVar("S", bound=Settings)
 _SEED = "seed"
-_UNFINISHED = "unfinished"
-_MODELS = "models"
 # The widest table that is measured, in characters.
 _WIDEST = 400
 
@@ -94,27 +100,44 @@ def run(study: Study, settings: Settings) -> list[Row]:
         rows. ``results.json`` has the rows of each seed under "rows", and what the table shows under "table".
 
     Raises:
-        ValueError: if the folder has the rows of another study, or what cannot be read.
+        ValueError: if the folder has the rows of another study, or what cannot be read, or another study writes to it.
     """
-    out, console = writable_folder(settings.out), Console()
+    from candax.training.alone import alone  # the help of a command need not load it
+
+    out = folder_for(_name(study, settings), settings.out)
+    lock = alone(out / ".study.lock")
+    try:
+        return _run(study, settings)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _run(study: Study, settings: Settings) -> list[Row]:
+    """See ``run``; no other study writes to the folder meanwhile."""
+    out, console = settings.out, Console()
     identity = _identity(study, settings)
     file = out / ("results.json" if study.results is None else "study.json")
     console.print(study.title, markup=False)
-    found = _read(file, identity)
+    found = read_rows(file, identity)
     if found is None:
         before = next(
-            (path for path in sorted(out.glob(f"{file.stem}-before*.json")) if _without_models(_read(path, identity))),
+            (
+                path
+                for path in sorted(out.glob(f"{file.stem}-before*.json"))
+                if without_models(read_rows(path, identity))
+            ),
             None,
         )
-        _set_aside(out, file, console)
+        set_aside(out, file, console)
         if before is None:
             # Before the first row, too: what a training that is cut off leaves is then known to be of this study.
-            _write(file, {**identity, "rows": []})
+            write_json(file, {**identity, "rows": []})
         else:
             before.rename(file)
-            found = _read(file, identity)
-    done = [row for row in found or () if all((out / path).is_file() for path in row.get(_MODELS, ()))]
-    every = [_json(method.labels) for method in study.methods]
+            found = read_rows(file, identity)
+    done = [row for row in found or () if all((out / path).is_file() for path in row.get(MODELS, ()))]
+    every = [as_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     if done:
         console.print(
@@ -127,27 +150,27 @@ def run(study: Study, settings: Settings) -> list[Row]:
         if row is None:
             # By its labels: among other methods it may have another number when it goes on.
             name = hashlib.blake2b(json.dumps(labels, sort_keys=True).encode(), digest_size=8).hexdigest()
-            folder = out / _UNFINISHED / name
+            folder = out / UNFINISHED / name
             # Rows from before that are not reached yet are kept, too.
             kept = [other for other in done if not any(other is one for one in rows)]
             try:
-                row = {**labels, **_json(method.run(folder))}
+                row = {**labels, **as_json(method.run(folder))}
             except KeyboardInterrupt as stopped:
                 finished = sum(any(one.items() <= row.items() for row in (*rows, *kept)) for one in every)
                 _say_how_to_go_on(stopped, f"{finished} of {len(every)} rows are saved in {out}")
                 raise
             # After each method: a long study that is cut off leaves what it has.
-            _write(file, {**identity, "rows": [*rows, row, *kept]})
+            write_json(file, {**identity, "rows": [*rows, row, *kept]})
             shutil.rmtree(folder, ignore_errors=True)
         rows.append(row)
-    shutil.rmtree(out / _UNFINISHED, ignore_errors=True)
+    shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     shown = _over_seeds(rows, every)
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
-    _write(file, {**identity, "rows": rows + others, "table": table})
+    write_json(file, {**identity, "rows": rows + others, "table": table})
     if study.results is not None:
-        _write(out / "results.json", [result for row in rows for result in study.results(row)])
+        write_json(out / "results.json", [result for row in rows for result in study.results(row)])
     show(report.table(study.title, study.columns, shown, study.caption))
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
@@ -170,7 +193,7 @@ def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
 
 def kept_in(out: Path, *models: Path) -> Row:
     """A part of a row: its models in the study's folder, without which the row is made again."""
-    return {_MODELS: [path.relative_to(out).as_posix() for path in models]}
+    return {MODELS: [path.relative_to(out).as_posix() for path in models]}
 
 
 def show(found: Table) -> None:
@@ -211,93 +234,27 @@ def first_finite(attempts: Mapping[Any, Run], label: str) -> Run:
     return run
 
 
+def _name(study: Study, settings: Settings) -> str:
+    return Path(study.picture or settings.name).stem
+
+
 def _identity(study: Study, settings: Settings) -> dict[str, Any]:
     """What rows of a study have in common: rows of another identity are not kept."""
     changeable = dict.fromkeys(("out", *study.may_change))
     own = {name for values in settings.UNLESS_GIVEN for name in values}
     data = study.data
     if study.names:
-        names = json.dumps(study.names, default=_plain)
+        names = json.dumps(study.names, default=plain)
         data += f" {hashlib.blake2b(names.encode(), digest_size=16).hexdigest()}"
     of = {
-        "study": Path(study.picture or settings.name).stem,
+        "study": _name(study, settings),
         "title": study.title,
         "data": data,
         "settings": {**dataclasses.asdict(settings), **changeable},
         # Where one of these is given, even at its default, it takes the place of what a method has of its own.
         "given": sorted(vars(settings)["_given"] & own - changeable.keys()),
     }
-    return dict(_json(of))
-
-
-def _json(value: Any) -> Any:
-    """The value as it would be read back from a JSON file."""
-    return json.loads(json.dumps(value, default=_plain))
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
-
-
-def _read(path: Path, identity: Mapping[str, Any]) -> list[Row] | None:
-    """The rows in the file; None if there is no file, or one of the same study with other data or settings."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
-    if found.get("study", identity["study"]) != identity["study"] and found.get("rows") != []:
-        raise ValueError(
-            f"expected --out to be a folder of {identity['study']}, got {path.parent}, which has results of "
-            f"{found['study']}: give another one."
-        )
-    if identity.items() <= found.items():
-        rows = found.get("rows")
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f'{path}: expected the rows of a study under "rows", got none. Remove it.')
-        return [{**row, "curve": _with_nan(row["curve"])} if row.get("curve") else row for row in rows]
-    return None
-
-
-def _set_aside(out: Path, file: Path, console: Console) -> None:
-    """Keeps rows of other settings or data beside; unfinished trainings, which are of the same, are removed."""
-    unfinished = out / _UNFINISHED
-    if unfinished.exists():
-        shutil.rmtree(unfinished, ignore_errors=True)
-        console.print(f"removed unfinished trainings of other settings or data: {unfinished}", soft_wrap=True)
-    if not file.exists() or json.loads(file.read_text(encoding="utf-8")).get("rows") == []:
-        return
-    files = {file, out / "results.json"}
-    number = next(n for n in itertools.count(1) if not any(_beside(path, n).exists() for path in files))
-    for path in files:
-        if path.exists():
-            path.rename(_beside(path, number))
-    console.print(
-        f"{file} had rows of other settings or data, which are kept in {_beside(file, number).name}",
-        soft_wrap=True,
-        markup=False,
-    )
-
-
-def _without_models(rows: list[Row] | None) -> bool:
-    """Whether rows can be taken up again: a model's file may be that of others since."""
-    return bool(rows) and not any(row.get(_MODELS) for row in rows or ())
-
-
-def _beside(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}-before{f'-{number}' if number > 1 else ''}.json")
-
-
-def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
-    """A curve as it was before ``_write``."""
-    return {name: [math.nan if value is None else value for value in values] for name, values in curve.items()}
-
-
-def _write(path: Path, results: Any) -> None:
-    """Writes JSON, which has null for numbers that are not finite."""
-    plain = json.loads(json.dumps(results), parse_constant=lambda name: None)
-    write_atomically(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
+    return dict(as_json(of))
 
 
 def _over_seeds(rows: Sequence[Row], labels: Sequence[Mapping[str, Any]]) -> list[Row]:

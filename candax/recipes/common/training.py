@@ -133,3 +133,18 @@ def _compile_refresh(model: nnx.Module, sampler: Sampler | None, num_steps: int)
     if due is not None:
         graph, arrays = nnx.split(model)
         cx.refresh(nnx.merge(graph, jax.tree.map(jnp.array, arrays)), due, donate=True)  # as ``fit`` does
+
+
+def begun(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from. A run that was killed before its first one begins anew."""
+    if not (folder / "checkpoints").exists():
+        return False
+    with cx.training.Checkpoints(folder, identity=None, reads=True) as saved:
+        return saved.latest_step is not None
+
+
+def check_begun(folder: Path, identity: Callable[[], Mapping[str, Any]]) -> None:
+    """Raises ValueError now, not behind what comes before, where the folder holds a run of other settings or data."""
+    if begun(folder):
+        with cx.training.Checkpoints(folder, identity=dict(identity()), reads=True) as saved:
+            saved.about()

@@ -50,7 +50,7 @@ class Advise(common.Settings):
 def advise(settings: Advise) -> diagnostics.Advice:
     """Measures, prints the advice and writes its file."""
     settings = settings.ready()
-    out = common.writable_folder(settings.out)
+    out = common.folder_for(settings.name, settings.out)
     found = label_counts_of(settings.source, settings.kind)
     advice = diagnostics.advise(
         found.counts,
@@ -85,6 +85,7 @@ def advise(settings: Advise) -> diagnostics.Advice:
         for option in advice.options
     ]
     about = {
+        "study": settings.name,
         "source": str(settings.source),
         **{name: getattr(settings, name) for name in ("dim", "batch_size")},
         **chosen,

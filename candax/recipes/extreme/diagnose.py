@@ -67,7 +67,7 @@ class Diagnose(common.Settings):
 def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     """Runs the diagnosis and writes its files."""
     settings = settings.ready()
-    out = common.writable_folder(settings.out)
+    out = common.folder_for(settings.name, settings.out)
     console = Console()
     from_file = settings.source.is_file()
     classes, embeddings, labels = (_from_file if from_file else _from_run)(settings)
@@ -90,6 +90,7 @@ def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
         )
     console.print(diagnostics.table(result))
     about = {
+        "study": settings.name,
         "source": str(settings.source),
         "seed": settings.seed,
         **{name: getattr(result, name) for name in ("num_classes", "num_examples", "num_draws", "top_k")},

@@ -30,6 +30,7 @@ from candax.models import Classifier
 from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
+from candax.recipes.common.training import begun, check_begun
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.embedding import measured
 from candax.recipes.extreme.mixing import measure_mixture
@@ -163,7 +164,8 @@ def train(settings: Train) -> list[common.Row]:
     common.writable_folder(settings.out)
     dataset = settings.load()
     for number in range(max(settings.seeds, settings.average)):
-        _check_begun(settings.of_seed(number), dataset)
+        of = settings.of_seed(number)
+        check_begun(of.out, functools.partial(_identity, of, dataset))
     shares = functools.cache(lambda: neighbour_shares(dataset, power=best_power(without_validation(dataset))))
     name = "full softmax" if settings.sampler is None else f"{settings.sampler}, {settings.loss}"
     methods = [
@@ -227,28 +229,15 @@ def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: C
     return Run(settings, dataset, training, *training.make(*pair))
 
 
-def _begun(out: Path) -> bool:
-    """Whether there is a checkpoint to go on from. A run that was killed before its first one begins anew."""
-    if not (out / "checkpoints").exists():
-        return False
-    with Checkpoints(out, identity=None, reads=True) as saved:
-        return saved.latest_step is not None
-
-
-def _check_begun(settings: Train, dataset: data.Dataset) -> None:
-    """Raises ValueError now, not behind the baselines, where the folder holds a run of other settings or data."""
-    if not _begun(settings.out):
-        return
+def _identity(settings: Train, dataset: data.Dataset) -> dict[str, Any]:
     training = settings.training(dataset, new=False, seed=settings.seed)
-    identity = {**training.batches.identity, **identity_of(settings, training.num_steps)}
-    with Checkpoints(settings.out, identity=identity, reads=True) as saved:
-        saved.about()
+    return {**training.batches.identity, **identity_of(settings, training.num_steps)}
 
 
 def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) -> tuple[Run, common.Row]:
     """A run at its end, and figures of its training; of a run that is there already the end alone."""
     out = common.writable_folder(settings.out)
-    run = _start(settings, dataset, new=not _begun(out))
+    run = _start(settings, dataset, new=not begun(out))
     config = json.dumps(dataclasses.asdict(settings), indent=1, default=str) + "\n"
     num_steps, measure = run.training.num_steps, run.training.on_the_way
     assert measure is not None

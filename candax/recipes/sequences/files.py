@@ -12,7 +12,7 @@ from jaxtyping import Int, Int32, Int64
 from candax import data
 from candax.data.headers import places_of
 from candax.data.interactions import Row, interactions_of
-from candax.data.streams import open_text, text_lines
+from candax.data.streams import check_read_again, open_text, text_lines
 from candax.data.tab_separated import name_of
 from candax.data.times import EXPECTED_TIME, Times
 
@@ -151,6 +151,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
 
 
 def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
+    check_read_again(path)
     number, first = next(((number, line) for number, line in text_lines(path) if line.strip()), (0, ""))
     if not first:
         raise ValueError(f"{path}: expected lines of a user and items, got an empty file.")

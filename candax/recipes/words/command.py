@@ -16,9 +16,10 @@ from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
 from candax.recipes.common.study import kept_in
+from candax.recipes.common.training import check_begun
 from candax.recipes.words.baselines import ppmi_vectors
 from candax.recipes.words.scores import check_names, file_scores, read_analogies, read_similarity
-from candax.recipes.words.training import train_word2vec
+from candax.recipes.words.training import steps_of, train_word2vec, word2vec_batches
 from candax.training.metrics_log import write_atomically
 
 _SIMPLE = "PPMI, SVD"
@@ -126,6 +127,7 @@ _AS_THEY_ARE = (
     *("epochs", "direction", "window", "subsample", "batch_size", "checkpoint_every"),
     *("dim", "k", "num_sampled", "power", "learning_rate"),
 )
+_OF_BATCHES = ("batch_size", "seed", "direction", "window", "subsample")
 _SCORE = "score of "
 
 
@@ -139,6 +141,8 @@ def word2vec(settings: Word2Vec) -> list[common.Row]:
         read_analogies(path)
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
     seeds = range(settings.seed, settings.seed + settings.seeds)
+    for seed, folder in zip(seeds, _folders(settings), strict=True):
+        check_begun(folder, functools.partial(_identity, settings, text, seed))
     methods = [
         comparing.row({"method": settings.direction, "seed": seed}, _trained, settings, text, folder, seed)
         for seed, folder in zip(seeds, _folders(settings), strict=True)
@@ -175,14 +179,30 @@ def _folders(settings: Word2Vec) -> list[Path]:
     return [settings.out, *(settings.out / f"seed-{seed}" for seed in later)]
 
 
+def _values(settings: Word2Vec, seed: int) -> dict[str, Any]:
+    return {**dataclasses.asdict(settings), "seed": seed}
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same where a run goes on."""
+    return {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
+
+
+def _identity(settings: Word2Vec, text: data.Words, seed: int) -> dict[str, Any]:
+    """All by which a checkpoint of this training knows it."""
+    values = _values(settings, seed)
+    batches = word2vec_batches(text, **{name: values[name] for name in _OF_BATCHES})
+    return {**batches.identity, "num_steps": steps_of(batches, settings.epochs), **_told(values)}
+
+
 def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> dict[str, Any]:
     """Trains with one seed, or goes on, and writes the vectors into its folder."""
-    values = {**dataclasses.asdict(settings), "seed": seed}
+    values = _values(settings, seed)
     trained = train_word2vec(
         text,
         **{name: values[name] for name in (*_AS_THEY_ARE, "seed")},
         folder=common.writable_folder(folder),
-        identity={name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY},
+        identity=_told(values),
         on_start=lambda: write_atomically(folder / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),
         sampler=None if settings.sampler == "unigram" else SAMPLERS[settings.sampler](settings.num_sampled),
         loss=None if settings.loss == "negative_sampling" else losses.each_label(LOSSES[settings.loss]),

@@ -206,6 +206,13 @@ def vectors_of(model: Classifier) -> tuple[Float[np.ndarray, "num_words dim"], F
     return np.array(model.encoder.words[...]), np.array(model.head.vectors[...])
 
 
+def steps_of(batches: WindowBatches, epochs: float) -> int:
+    """The steps of so many passes over the text."""
+    if not 0 < epochs < float("inf"):
+        raise ValueError(f"expected epochs above 0, got {epochs}.")
+    return max(1, round(epochs * batches.batches_per_epoch))
+
+
 @checked
 def train_word2vec(
     text: Words,
@@ -259,9 +266,7 @@ def train_word2vec(
     batches = word2vec_batches(
         text, batch_size=batch_size, seed=seed, direction=direction, window=window, subsample=subsample
     )
-    if not 0 < epochs < float("inf"):
-        raise ValueError(f"expected epochs above 0, got {epochs}.")
-    num_steps = max(1, round(epochs * batches.batches_per_epoch))
+    num_steps = steps_of(batches, epochs)
     model, optimizer = word2vec_model(batches, num_steps, seed=seed, **options)
     fitted = fit(
         model,
