@@ -52,7 +52,8 @@ def sampled_loss(
     Args:
         embeddings: ``[..., dim]``, of any floating-point type; logits are accumulated in float32.
         labels: integers ``[...]``, or ``[..., T]`` for several true classes per prediction: told apart by rank.
-        classes: the output layer.
+        classes: the output layer. Where it has padding rows, make ``num_valid`` outside of ``jit`` for the losses that
+            use the number of classes, ``ranking`` and ``gbce``: inside, or passed into it, they count these rows, too.
         sampler: of the candidates; None with a loss over all classes (``cx.losses.full_softmax``).
         state: the sampler's, from ``sampler.init(key, classes)``.
         key: of this step, such as ``jax.random.fold_in(key, step)``.
