@@ -41,13 +41,19 @@ class About(NamedTuple):
         step: of training.
         position: of the batches, see ``candax.training.feed``.
         validation: the best value so far and how many measurements ago it was, see ``Validation``.
+        unrecorded: what the steps since the last record have found, see ``Means``, and the seconds of training.
         heads: the model's heads by path: their sizes, and the names of their arrays in the checkpoint.
     """
 
     step: int
     position: dict[str, Any]
     validation: dict[str, Any]
+    unrecorded: dict[str, Any]
     heads: dict[str, Any]
+
+
+def _told(step: int, about: dict[str, Any]) -> About:
+    return About(step, about["position"], about["validation"], about.get("unrecorded", {}), about["heads"])
 
 
 class Checkpoints:
@@ -109,6 +115,7 @@ class Checkpoints:
         optimizer: Any,
         position: dict[str, Any],
         validation: dict[str, Any] | None = None,
+        unrecorded: dict[str, Any] | None = None,
     ) -> None:
         """Writes a checkpoint; it appears under its name only once it is complete."""
         arrays, _ = _named(model, optimizer)
@@ -117,6 +124,7 @@ class Checkpoints:
             "identity": self._identity,
             "position": position,
             "validation": validation or {},
+            "unrecorded": unrecorded or {},
             "heads": _heads(model),
             "arrays": _shapes(arrays),
             "digests": digests(arrays),
@@ -164,7 +172,7 @@ class Checkpoints:
             ValueError: where there is none, or one that this version of candax cannot read or that is of another run.
         """
         step, about = self._about()
-        return About(step, about["position"], about["validation"], about["heads"])
+        return _told(step, about)
 
     def restore(self, model: nnx.Module, optimizer: Any, step: int | None = None) -> About:
         """Puts the newest checkpoint, or that of a step, into a model and its optimizer, on the devices these use.
@@ -190,7 +198,7 @@ class Checkpoints:
         # Where rows are padded for shards, arrays of other numbers of classes may be alike.
         self._check_arrays(_sizes(about["heads"]), _sizes(_heads(model)))
         put(self._read(step, about, jax.tree.map(ocp.utils.to_shape_dtype_struct, arrays)))
-        return About(step, about["position"], about["validation"], about["heads"])
+        return _told(step, about)
 
     def read(self, names: Sequence[str | None], step: int | None = None) -> dict[str, np.ndarray]:
         """Arrays of the newest checkpoint, or of that of a step, by name and without a model: whole in each process."""

@@ -15,7 +15,7 @@ from candax.checks import checked
 from candax.data import prefetch
 from candax.training import agreement
 from candax.training.feed import BatchSource, Feed, ready
-from candax.training.metrics_log import Bar, Clock, MetricsLog
+from candax.training.metrics_log import Bar, MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.run import Callback, Fitted, Run
 from candax.training.trainer import LossFunction
@@ -136,7 +136,7 @@ def fit(
         # One process writes for all.
         log = None if folder is None or jax.process_index() else Path(folder) / "metrics.jsonl"
         run.log = MetricsLog(log, resumed_step=start)
-        run.clock = Clock(run.log.records[-1]["seconds"] if run.log.records else 0.0)
+        run.start_clock()
         run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
         run.validate_again()
         if run.is_over(num_steps, num_epochs, position):
@@ -174,7 +174,7 @@ def fit(
                 run.save()
             if asked is not None and not ends:
                 signals.obeyed = True
-                run.finish()
+                run.interrupt()
                 raise Interrupted(_how_to_go_on(asked, run.done, folder))
         run.finish()
         if run.stopped is None and not run.is_over(num_steps, num_epochs, run.position):

@@ -63,9 +63,9 @@ def _record(line: bytes, where: str) -> dict[str, Any]:
 class Clock:
     """Counts the seconds of training, without those of pauses."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, recorded: float) -> None:
         self.seconds = seconds
-        self._recorded = seconds
+        self._recorded = recorded
         self._since: float | None = None
 
     def start(self) -> None:

@@ -17,9 +17,10 @@ from candax.training import agreement
 from candax.training.checking import check, has_nan
 from candax.training.checkpoints import Checkpoints
 from candax.training.feed import Fed, field, size_of
+from candax.training.means import Means
 from candax.training.metrics_log import Bar, Clock, MetricsLog
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import WEIGHT, LossFunction, Trainer, check_divides, head_of, loss_of_labels, parts_of
+from candax.training.trainer import LossFunction, Trainer, check_divides, head_of, loss_of_labels, parts_of
 from candax.training.validation import Validation
 
 Callback = Callable[[int, dict[str, float]], Any]
@@ -83,10 +84,10 @@ class Run:
         self._restored: dict[str, Any] | None = None
         self._records: list[dict[str, Any]] = []
         self._unread: deque[tuple[Fed, tuple[Array, Any]]] = deque()
-        self._unrecorded: list[Any] = []
+        self._means = Means({})
+        self._seconds: float | None = None  # of training until the checkpoint that the run goes on from
         # Whether a step that was looked at has written nothing.
         self._failed = False
-        self._examples = 0
         self._shapes: set[Any] = set()
 
     def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
@@ -107,6 +108,7 @@ class Run:
         self.trainer.reload()
         self.done = self._saved = about.step
         self.best, self._restored = self._of_this_metric(about.validation), about.position
+        self._means, self._seconds = Means(about.unrecorded), about.unrecorded.get("seconds")
         # Also of another metric: it is there until the next checkpoint states another one.
         self._stated = about.validation.get("step")
         if self.best_checkpoints is not None:
@@ -179,8 +181,7 @@ class Run:
             self._shapes.add(shapes)
             self.clock.start()
         self._unread.append((fed, (out[0], self.trainer.wrote)))
-        self._unrecorded.append(out)
-        self._examples += size_of(fed.batch) * jax.process_count()
+        self._means.add(out, size_of(fed.batch) * jax.process_count())
         self._last = fed
         self.done += 1
         with self.saved_on_error():
@@ -225,26 +226,12 @@ class Run:
         """Logs the means since the last record."""
         while self._unread:
             self._look()
-        if not self._unrecorded:
+        examples, means = self._means.examples, self._means.take()
+        if means is None:
             return
-        found = jax.device_get(self._unrecorded)
-        names = found[0][1].keys()
-        other = next((aux.keys() for _, aux in found if aux.keys() != names), None)
-        if other is not None:
-            raise ValueError(
-                f"expected loss_fn to return numbers of the same names for all batches, got {sorted(names)} and "
-                f"{sorted(other)}. For what a batch does not have, return 0 or NaN."
-            )
-        weights = np.array([float(aux.get(WEIGHT, 1.0)) for _, aux in found])
-        share = weights / max(weights.sum(), 1e-30)
-        means = {"loss": float(np.dot(share, [float(loss) for loss, _ in found]))}
-        for name in names:
-            if name != WEIGHT:
-                means[name] = float(np.dot(share, [float(aux[name]) for _, aux in found]))
-        seconds, rate = self.clock.record(self._examples)
+        seconds, rate = self.clock.record(examples)
         self._write({"step": self.done, "seconds": seconds, **means, "examples_per_s": rate})
         self.bar.show(self.done, means["loss"], rate)
-        self._unrecorded, self._examples = [], 0
 
     def validate(self, fed: Fed) -> None:
         """Measures the model if a measurement is due."""
@@ -325,10 +312,13 @@ class Run:
         with self.clock.paused(self.trainer.arrays):
             if self.best_checkpoints is not None:
                 self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
-            self._save_in(self.checkpoints, self.best)
+            unrecorded = {**self._means.to_save(), "seconds": self.clock.seconds}
+            self._save_in(self.checkpoints, self.best, unrecorded)
         self._saved, self._stated = self.done, self.best.get("step")
 
-    def _save_in(self, checkpoints: Checkpoints, best: dict[str, Any]) -> None:
+    def _save_in(
+        self, checkpoints: Checkpoints, best: dict[str, Any], unrecorded: dict[str, Any] | None = None
+    ) -> None:
         assert self.position is not None
         self.trainer.settle()
         # A step whose loss is finite may still have written NaN.
@@ -337,13 +327,26 @@ class Run:
                 f"the model has NaN after step {self.done}: it is not saved, and checkpoints before it are kept. Lower "
                 "the learning rate, clip gradients (clip_norm), or choose a more stable loss or more samples."
             )
-        checkpoints.save(self.done, self.model, self.optimizer, self.position, best)
+        checkpoints.save(self.done, self.model, self.optimizer, self.position, best, unrecorded)
 
     def wait(self) -> None:
         """Waits until all is on disk."""
         for checkpoints in (self.best_checkpoints, self.checkpoints):
             if checkpoints is not None:
                 checkpoints.wait()
+
+    def interrupt(self) -> None:
+        """Ends a run that is to go on: its next record, and not one here, covers the same steps as without a stop."""
+        with self.saved_on_error():
+            while self._unread:
+                self._look()
+        self.save()
+        self.wait()
+
+    def start_clock(self) -> None:
+        """The clock goes on from where the run stopped."""
+        recorded = self.log.records[-1]["seconds"] if self.log.records else 0.0
+        self.clock = Clock(recorded if self._seconds is None else self._seconds, recorded)
 
     def finish(self) -> None:
         """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk."""

@@ -314,7 +314,7 @@ def test_scores_of_arrays_and_of_nothing():
     for nothing in ([], cities[:0]):
         assert model.score(nothing, "capital of", nothing).shape == (0,)
         assert model.score(nothing, "capital of", "Italy").shape == (0,)
-    with pytest.raises(ValueError, match="lists of one length, got 2, 2 and 0"):
+    with pytest.raises(ValueError, match="lists of one length, got 2, 1 and 0"):
         model.score(["Paris", "Rome"], "capital of", [])
     model.complete("Rome", "capital of", 1)
     again = pickle.loads(pickle.dumps(model))

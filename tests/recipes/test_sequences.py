@@ -224,6 +224,7 @@ def test_answers_that_are_in_their_history_are_told(tmp_path):
     ("histories", "message"),
     [
         (np.zeros((2, 3), int), "a list with a list of items for each user, got an array"),
+        ([["tea", "milk"], {"tea", "milk"}], "in the order of time, got a set as history 1"),
         (["tea", "milk"], "got 'tea' as history 0. A single history is a list in a list"),
         ([["tea", "jam"], 5], "got 5 as history 1"),
         ([["tea", None]], "items as texts or whole numbers, got None in history 0"),

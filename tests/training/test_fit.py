@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from types import SimpleNamespace
 
 import chex
 import jax
@@ -15,8 +14,8 @@ from flax import nnx
 
 import candax as cx
 from candax.training import feed
+from candax.training.means import Means
 from candax.training.metrics_log import MetricsLog
-from candax.training.run import Run
 from candax.training.validation import numbers
 from tests.training.fitting import (
     ADAM,
@@ -383,9 +382,11 @@ def test_what_stands_beside_a_loss_is_numbers_by_other_names(beside):
 
 
 def test_batches_whose_losses_have_other_numbers_beside_them_are_refused():
-    steps = SimpleNamespace(_unread=(), _unrecorded=[(1.0, {"a": 1.0}), (1.0, {})])
+    means = Means({})
+    means.add((jnp.float32(1.0), {"a": jnp.float32(1.0)}), 8)
+    means.add((jnp.float32(1.0), {}), 8)
     with pytest.raises(ValueError, match=r"the same names for all batches, got \['a'\] and \[\]"):
-        Run.record(steps)
+        means.take()
 
 
 def test_a_damaged_line_of_the_metrics_is_named(tmp_path):

@@ -21,6 +21,7 @@ from flax import nnx
 import candax as cx
 from candax.training import loop
 from candax.training.checkpoints import Checkpoints
+from candax.training.means import Means
 from tests.training.fitting import ADAM, DIM, NUM, SAMPLER, SIZE, Model, count, fit, make, pairs, same, words_of
 
 
@@ -148,6 +149,38 @@ def test_a_signal_ends_the_step_and_saves(asked, tmp_path):
     step = cx.training.load(tmp_path, Model).step
     assert step >= 10
     same(fit(pairs(), num_steps=step + 5, folder=tmp_path), fit(pairs(), num_steps=step + 5))
+
+
+def test_the_records_are_those_of_an_unbroken_run(tmp_path):
+    """Stopped between two records, at a step that is no multiple of log_every."""
+    ask = []
+
+    def measure(model, batches):
+        if ask:
+            signal.raise_signal(ask.pop())
+        return {"zero": 0.0}
+
+    def loss_fn(model, batch):
+        return model.head.loss(model(batch[0]), batch[1]), {"weight": 1.0 + batch[1][0]}
+
+    options = {"loss_fn": loss_fn, "validation": cx.training.Validation(pairs(1), measure, every=6)}
+    unbroken = fit(pairs(), **options)
+    ask.append(signal.SIGTERM)
+    with pytest.raises(loop.Interrupted, match="after step 6"):
+        fit(pairs(), folder=tmp_path, **options)
+    found = fit(pairs(), folder=tmp_path, **options)
+    same(found, unbroken)
+    steady = [[(r["step"], r.get("loss")) for r in run.records] for run in (found, unbroken)]
+    assert steady[0] == steady[1]
+    seconds = [record["seconds"] for record in found.records]
+    assert seconds == sorted(seconds)
+
+
+def test_a_run_may_go_on_with_other_numbers_beside_the_loss():
+    means = Means({"found": [[9.0, {"old": 1.0}]], "examples": 8})
+    means.add((jnp.float32(2.0), {"new": jnp.float32(3.0)}), 8)
+    assert means.take() == {"loss": 2.0, "new": 3.0}
+    assert means.take() is None
 
 
 def test_a_signal_that_is_ignored_stays_so():

@@ -103,7 +103,8 @@ class LinkPredictor(Searching):
         number = max(sizes, default=1)
         heads, relations, tails = (list(part) * number if len(part) == 1 else list(part) for part in lists)
         if not len(heads) == len(relations) == len(tails):
-            raise ValueError(f"expected lists of one length, got {len(heads)}, {len(relations)} and {len(tails)}.")
+            got = [len(part) for part in lists]
+            raise ValueError(f"expected lists of one length, got {got[0]}, {got[1]} and {got[2]}.")
         ids = [self._entity(tail) for tail in tails]
         embeddings = self.embedded([self._question(h, r, None) for h, r in zip(heads, relations, strict=True)])
         vectors = np.asarray(self.search.classes.vectors[jnp.asarray(ids, jnp.int32)])

@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -231,6 +231,8 @@ def _lists(histories: Iterable[Any]) -> list[list[Hashable]]:
                 f"expected histories as lists of items, got {described(history)} as history {number}. A single "
                 "history is a list in a list."
             )
+        if isinstance(history, Set):
+            raise ValueError(f"expected histories in the order of time, got a set as history {number}.")
         each.append(list(history))
         wrong = next((item for item in each[-1] if not _is_item(item)), ...)
         if wrong is not ...:

@@ -10,14 +10,29 @@ from candax.cosines import as_scored
 
 Near: TypeAlias = Literal["vector", "logit"]
 
+# Biases that the median is taken of.
+_SOME = 4096
+# A bias is far below the others if its distance from the median is so many times that of the largest one, and so many
+# times the longest vector.
+_FAR = 8.0
+
 
 def longest_key(classes: Classes) -> Float[Array, ""]:
-    """M = max over the valid classes of sqrt(|w|^2 + b^2)."""
+    """M = max of sqrt(|w|^2 + b^2) over the valid classes whose bias is not far below the others.
+
+    A bias of -1e9 or -inf says that a class is never to be predicted. With M = 1e9 all others would be in one place.
+    """
     vectors = classes.vectors
     squared = jnp.einsum("cd,cd->c", vectors, vectors, preferred_element_type=jnp.float32)
+    counted = jnp.arange(classes.num_classes) < classes.num_valid
     if classes.biases is not None:
-        squared += classes.biases * classes.biases
-    return jnp.sqrt(jnp.max(jnp.where(jnp.arange(classes.num_classes) < classes.num_valid, squared, 0.0)))
+        biases = classes.biases.astype(jnp.float32)
+        known = jnp.where(counted & (biases > -jnp.inf), biases, jnp.nan)
+        middle = jnp.nanmedian(known[:: max(1, classes.num_classes // _SOME)])
+        usual = jnp.maximum(jnp.nanmax(known) - middle, jnp.sqrt(jnp.max(jnp.where(counted, squared, 0.0))))
+        counted &= ~(biases < middle - _FAR * usual)
+        squared += biases * biases
+    return jnp.sqrt(jnp.max(jnp.where(counted, squared, 0.0)))
 
 
 def class_keys(
@@ -25,7 +40,7 @@ def class_keys(
 ) -> Float[Array, "*n width"]:
     """The vectors w, or with M = ``longest``: (w, b, sqrt(M^2 - |w|^2 - b^2)), all of length M.
 
-    The angle between these and ``query_keys`` falls as the logit e . w + b rises.
+    The angle between these and ``query_keys`` falls as the logit e . w + b rises. Biases below -M count as -M.
 
     Args:
         vectors: as the head scores them.
@@ -45,7 +60,7 @@ def class_keys(
     vectors = vectors.astype(jnp.float32)
     if longest is None:
         return vectors
-    biases = jnp.zeros(vectors.shape[:-1]) if biases is None else biases.astype(jnp.float32)
+    biases = jnp.zeros(vectors.shape[:-1]) if biases is None else jnp.maximum(biases.astype(jnp.float32), -longest)
     squared = jnp.sum(vectors * vectors, axis=-1) + biases * biases
     rest = jnp.sqrt(jnp.maximum(longest * longest - squared, 0.0))
     return jnp.concatenate([vectors, biases[..., None], rest[..., None]], axis=-1)

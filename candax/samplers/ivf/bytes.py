@@ -28,8 +28,6 @@ _TOGETHER = 1 << 13
 _PLACES = 1 << 12
 # More queries than this are put in order by sorting, fewer by comparing all pairs.
 _SORTED = 1 << 11
-# To select the best, estimates are rounded to a scale of so many bits.
-_ESTIMATE_BITS = 10
 # So many queries are searched at a time that what is read together holds about this many numbers.
 _SCRATCH = 1 << 24
 
@@ -151,7 +149,7 @@ def _by_estimates(
         embeddings, blocks, filled = queries
         valid = jnp.arange(block) < filled[:, :, None]
         estimates = jnp.where(valid, estimate(codes, embeddings, blocks), -jnp.inf).reshape(at_once, -1)
-        place = best_places(estimates, kept, _ESTIMATE_BITS)
+        place = best_places(estimates, kept)
         ids = lists.ids[jnp.take_along_axis(blocks, place // block, axis=1), place % block]
         return score(embeddings, ids, jnp.take_along_axis(estimates, place, axis=1))
 

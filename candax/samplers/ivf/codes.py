@@ -12,12 +12,9 @@ from jaxtyping import Array, Bool, Float, Int16, Int32, UInt32
 
 from candax.base import KeyArray, pytree
 from candax.cosines import unit
-from candax.samplers.common.selection import WORD, pack_bits
+from candax.samplers.common.selection import GAP_BITS, WORD, gaps, pack_bits
 
 Codes: TypeAlias = Literal["mean", "rotated", "int8"]
-
-# To select the best, estimates are rounded to a scale of so many bits.
-_ESTIMATE_BITS = 12
 
 
 @pytree
@@ -157,12 +154,7 @@ class Coder(NamedTuple):
             differ = hamming(codes, planes)
             return jnp.where(valid, differ, width + 1).astype(jnp.int16), (width + 1).bit_length()
         estimate = self.estimate(codes, planes, step, similar, width)
-        largest = jnp.max(jnp.where(valid, estimate, -jnp.inf))
-        lowest = jnp.min(jnp.where(valid, estimate, jnp.inf))
-        last = (1 << _ESTIMATE_BITS) - 1
-        scale = (last - 1) / jnp.maximum(largest - lowest, jnp.finfo(jnp.float32).tiny)
-        keys = jnp.clip((largest - estimate) * scale, 0, last - 1)
-        return jnp.where(valid, keys, last).astype(jnp.int16), _ESTIMATE_BITS
+        return gaps(jnp.where(valid, estimate, -jnp.inf)), GAP_BITS
 
     def estimate(
         self,

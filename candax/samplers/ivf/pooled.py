@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.samplers.common.selection import best_places, kth_smallest
+from candax.samplers.common.selection import GAP_BITS, best_places, gap, gaps, kth_smallest
 from candax.samplers.ivf.bytes import Bytes, to_bytes
 from candax.samplers.ivf.lists import Lists, list_of
 
@@ -12,8 +12,8 @@ from candax.samplers.ivf.lists import Lists, list_of
 _AT_ONCE = 1024
 # About so many classes are used to estimate the scale of an example's logits.
 _SAMPLE = 4096
-_SAMPLE_BITS = 10
-_ESTIMATE_BITS = 12
+# Logits count as no lower than so many times as far below the best as the median is.
+_LOW = 4.0
 
 
 def pooled_bytes(
@@ -41,6 +41,8 @@ def pooled_bytes(
     places, at_once = blocks * block, min(_AT_ONCE, blocks * block)
     flat, valid = codes.values.reshape(places, dim), _filled(lists).reshape(places)
     numbers = codes.numbers.swapaxes(1, 2).reshape(places, -1)
+    if numbers.shape[1] > 1:
+        valid &= numbers[:, 1] > -jnp.inf
     unit = 1.0 / jnp.where(worth > 0, worth, 1.0)
 
     def logits(rows: Array, numbers: Array) -> Array:
@@ -61,7 +63,7 @@ def pooled_bytes(
 
     scores = jax.lax.fori_loop(0, -(-places // at_once), add, jnp.zeros((places, groups)))
     scores = jnp.where(valid, scores.T, -jnp.inf)
-    place = best_places(scores, number, _ESTIMATE_BITS)
+    place = best_places(scores, number)
     return jnp.take_along_axis(scores, place, axis=1), lists.ids.reshape(-1)[place]
 
 
@@ -79,14 +81,15 @@ def _scale(
     logits: Float[Array, "n B"], valid: Bool[Array, " n"], rank: Float[Array, ""]
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
     """For each example its logit of this rank among valid classes, and its logits' standard deviation (never 0)."""
-    share = valid / jnp.maximum(jnp.sum(valid), 1)
+    logits = jnp.where(valid[:, None], logits, -jnp.inf)
+    best, number, keys = jnp.max(logits, axis=0), jnp.sum(valid), jax.vmap(gaps, 1, 1)(logits)
+
+    def below_best(rank: Int[Array, ""]) -> Float[Array, " B"]:
+        return gap(jax.vmap(lambda keys: kth_smallest(keys[:, None], rank, GAP_BITS), 1)(keys))
+
+    # A class that is never to be predicted, with a bias of -1e9, would be most of the deviation.
+    logits = jnp.maximum(logits, best - _LOW * below_best((number + 1) // 2))
+    share = valid / jnp.maximum(number, 1)
     mean = share @ jnp.where(valid[:, None], logits, 0.0)
     spread = jnp.sqrt(share @ jnp.where(valid[:, None], (logits - mean) ** 2, 0.0))
-    spread = jnp.where(spread > 0, spread, 1.0)
-    # Steps of 1/64 of a deviation, from 8 deviations above the mean on.
-    last = (1 << _SAMPLE_BITS) - 1
-    keys = jnp.clip((8.0 - (logits - mean) / spread) * 64.0, 0, last - 1)
-    keys = jnp.where(valid[:, None], keys, last).astype(jnp.int16)
-    wanted = jnp.maximum(1, jnp.round(rank)).astype(jnp.int32)
-    found = jax.vmap(lambda keys: kth_smallest(keys[:, None], wanted, _SAMPLE_BITS), in_axes=1)(keys)
-    return mean + (8.0 - found.astype(jnp.float32) / 64.0) * spread, spread
+    return best - below_best(jnp.maximum(1, jnp.round(rank)).astype(jnp.int32)), jnp.where(spread > 0, spread, 1.0)
