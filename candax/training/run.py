@@ -345,8 +345,10 @@ class Run:
 
     def start_clock(self) -> None:
         """The clock goes on from where the run stopped."""
-        recorded = self.log.records[-1]["seconds"] if self.log.records else 0.0
-        self.clock = Clock(recorded if self._seconds is None else self._seconds, recorded)
+        seconds = self.log.records[-1]["seconds"] if self.log.records else 0.0
+        # Not at a measurement, whose record has no examples.
+        recorded = next((of["seconds"] for of in reversed(self.log.records) if "examples_per_s" in of), 0.0)
+        self.clock = Clock(seconds if self._seconds is None else self._seconds, recorded)
 
     def finish(self) -> None:
         """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk."""

@@ -174,6 +174,8 @@ def test_the_records_are_those_of_an_unbroken_run(tmp_path):
     assert steady[0] == steady[1]
     seconds = [record["seconds"] for record in found.records]
     assert seconds == sorted(seconds)
+    first, _, second, *_ = found.records  # a measurement between them
+    assert second["examples_per_s"] == pytest.approx(4 * SIZE / (second["seconds"] - first["seconds"]))
 
 
 def test_a_run_may_go_on_with_other_numbers_beside_the_loss():
