@@ -113,6 +113,12 @@ EXPERIMENTS: Commands = {
         "race",
         "How soon each sampler and loss is nearly as good as the full softmax, all tuned alike.",
     ),
+    "race-gap": (
+        "candax.experiments.race_gap",
+        "Gap",
+        "gap",
+        "What a sampled loss lacks of the full softmax: candidates, or the right end.",
+    ),
     "ann-tables": ("candax.experiments.ann_tables", "ANNTables", "ann_tables", "Tables 3 and 4 of ANN Softmax."),
     "ann-recall": ("candax.experiments.ann_recall", "ANNRecall", "ann_recall", "What retrieval finds, and accuracy."),
     "ann-scale": ("candax.experiments.ann_scale", "ANNScale", "ann_scale", "Accuracy and time as classes grow."),

@@ -63,6 +63,7 @@ CI_ONLY: dict[str, set[str]] = {
     "experiments/test_lns_tables.py": ALL,
     "recipes/test_word2vec_command.py": ALL,
     "experiments/test_race.py": ALL,
+    "experiments/test_race_gap.py": {"test_more_candidates_and_two_losses_in_turn"},
     "experiments/test_race_peers.py": {"test_they_take_part_in_the_race"},
     "experiments/test_word2vec_questions.py": ALL,
     "frontdoor/test_bad_input.py": {"test_labels_of_every_integer_type_are_taken[int8]"},
