@@ -2,6 +2,7 @@
 
     python benchmarks/ann_step.py                  (about 5 minutes on 2 cores; needs 12 GB of memory)
     python benchmarks/ann_step.py --json costs.json
+    python benchmarks/ann_step.py --num-classes 100000 --codes int8 --profile      (which operations take the time)
 
 Dim 128, batch 256, 8 groups, Adam on the rows of the head, which has no biases; no encoder. Class vectors are clustered
 (`ann_vectors.py`), and the embedding of an example lies near the vector of its label, as in a model that has learned
@@ -35,6 +36,7 @@ import optax
 import tyro
 from ann_vectors import DIM, NUM_QUERIES, make_vectors
 from flax import nnx
+from operations import limits, operations, show
 from rich.console import Console
 from rich.table import Table
 
@@ -87,8 +89,8 @@ def samplers(num_classes: int, num_sampled: int, codes: tuple[str, ...]) -> dict
     return {name: sampler for name, sampler in found.items() if name in codes}
 
 
-def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callable[[], Any], Any]:
-    """A call of the compiled step, and the state of the sampler that it starts from."""
+def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callable[[], Any], Any, str]:
+    """A call of the compiled step, the state of the sampler that it starts from, and the text of the program."""
     vectors = cx.rows.Table(jnp.asarray(data.vectors))
     head = cx.Head(len(data.vectors), table=vectors, sampler=sampler, loss=loss, biases=False, rngs=nnx.Rngs(0))
     state = None if sampler is None else jax.tree.map(jnp.array, head.state.get_value())
@@ -104,7 +106,7 @@ def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callabl
         arrays, out = step(arrays, batch)
         return out
 
-    return call, state
+    return call, state, step.as_text()
 
 
 def recall_of(sampler: cx.Sampler, state: Any, data: Data, best: np.ndarray, repeats: int) -> tuple[float, float]:
@@ -123,13 +125,14 @@ def recall_of(sampler: cx.Sampler, state: Any, data: Data, best: np.ndarray, rep
     return float(np.mean(shares)), min(times)
 
 
-def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rounds: int) -> list[Row]:
+def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rounds: int, profile: bool) -> list[Row]:
     """All steps at one number of classes."""
     data = Data.clustered(num_classes)
     full = cx.losses.full_softmax
     calls = {(None, "full, in blocks"): compiled(data, None, functools.partial(full, block_size=8192))[0]}
     calls[None, "full"] = compiled(data, None, full)[0]
     drawn: dict[Any, tuple[float, float]] = {}
+    texts: dict[Any, str] = {}
     logits = jax.jit(lambda embeddings, vectors: embeddings @ vectors.T)(data.embeddings, data.vectors)
     for number in candidates:
         k = cx.samplers.classes_per_example(number, NUM_QUERIES, NUM_GROUPS)
@@ -137,7 +140,7 @@ def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rou
         exact = cx.samplers.grouped(cx.samplers.exact_index(), num_sampled=number, num_groups=NUM_GROUPS)
         most, _ = recall_of(exact, (), data, best, 1)
         for name, sampler in samplers(num_classes, number, codes).items():
-            calls[number, name], state = compiled(data, sampler, cx.losses.subset_softmax)
+            calls[number, name], state, texts[number, name] = compiled(data, sampler, cx.losses.subset_softmax)
             recall, milliseconds = recall_of(sampler, state, data, best, rounds)
             drawn[number, name] = (recall / most, milliseconds)
     del logits
@@ -148,6 +151,8 @@ def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rou
             jax.block_until_ready(call())
             if i > 1:
                 times[name].append(1e3 * (time.perf_counter() - start))
+    for name, text in texts.items() if profile else ():
+        show(f"{name[1]}, {num_classes:,} classes, {name[0]:,} candidates", operations(text, calls[name]))
     # The least: what else the machine does only adds.
     least = {name: min(of_step) for name, of_step in times.items()}
     full_ms = min(ms for name, ms in least.items() if name[0] is None)
@@ -177,6 +182,7 @@ def main(
     candidates: tuple[int, ...] = (1_000, 10_000),
     codes: tuple[Literal["int8", "rotated"], ...] = ("int8", "rotated"),
     rounds: int = 9,
+    profile: bool = False,
 ) -> None:
     """Measures and prints a table for each number of classes.
 
@@ -187,15 +193,18 @@ def main(
             left out.
         codes: of the index.
         rounds: timed calls of each step.
+        profile: prints which operations of the sampled steps take how long, and what the machine does at most.
     """
     where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
     rows: list[Row] = []
     for number in num_classes:
         fits = [some for some in candidates if some <= number / 10 and (some <= 1000 or number <= 200_000)]
-        found = measure(number, fits, codes, rounds)
+        found = measure(number, fits, codes, rounds, profile)
         report(found, where)
         rows += found
         gc.collect()
+    for name, most in limits().items() if profile else ():
+        print(f"at most {most:.3g}: {name}")
     if output is not None:
         record = {"where": where, "rows": [dataclasses.asdict(row) for row in rows]}
         output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -33,6 +33,12 @@ STEPS = {
         cx.losses.subset_softmax,
     ),
     "top_k": (cx.samplers.top_k(4, block_size=16), cx.losses.subset_softmax),
+    "resampled": (cx.samplers.resampled(cx.samplers.unigram(8), 4), cx.losses.css),
+    "buckets": (
+        cx.samplers.with_tail(cx.samplers.buckets(cx.samplers.exact_index(), 2), cx.samplers.uniform(4)),
+        cx.losses.css,
+    ),
+    "mixture": (cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(4)]), cx.losses.sampled_softmax),
 }
 
 

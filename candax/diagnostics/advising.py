@@ -173,6 +173,12 @@ def advise(
             f"more candidates cost more time than they save noise; {best.found:.1%} of labels are among them, and "
             f"{best.hits:.2g} of them are an example's own."
         )
+    if best.sampler != "full_softmax" and rival.sampler != "full_softmax":
+        fewer = max(1, best.num_sampled // 2)
+        unsure.append(
+            "this is a rule of thumb, no training: in the races of trained models (docs/race.md) its choice took up to "
+            f"1.8 times as long as the best one. Try {rival.sampler} too, and {fewer:,} candidates."
+        )
     if rival.cost < _UNSURE * best.cost:
         unsure.append(
             f"{best.sampler} (S = {best.num_sampled:,}) and {rival.sampler} (S = {rival.num_sampled:,}) are within "
@@ -189,7 +195,7 @@ def advise(
     if best.sampler != "full_softmax" and effective > len(p) / 4:
         unsure.append(
             f"labels are nearly flat (as {effective:,.0f} equal classes of {len(p):,}): candidates by frequency are "
-            "hardly better than any, and the last per cents may take the full softmax, at the end at least."
+            "hardly better than any, and the last per cents may take more steps, more candidates or the full softmax."
         )
     if best.sampler != "full_softmax":
         unsure.append(
@@ -198,11 +204,11 @@ def advise(
         )
 
     optimizer, reasons["optimizer"] = _optimizer(best, frequency, batch_size * labels)
-    loss = "full_softmax" if best.sampler == "full_softmax" else "one_vs_all" if labels > 1 else "sampled_softmax"
+    loss = "full_softmax" if best.sampler == "full_softmax" else "one_vs_all" if labels > 1 else "css"
     reasons["loss"] = {
         "full_softmax": "the likelihood itself.",
         "one_vs_all": f"{labels_per_example:.2g} labels per example: each class is judged by itself.",
-        "sampled_softmax": "one label per example: its own correction is cheap, and the likelihood is the softmax'.",
+        "css": "one label per example: an estimate of the full softmax' own likelihood.",
     }[loss]
     gathered = batch_size * best.num_sampled * dim * _BYTES
     reasons["groups"] = (

@@ -35,7 +35,8 @@ def test_times_on_a_line_through_what_was_measured() -> None:
 def test_a_slow_full_softmax_is_left_for_samples_and_a_quick_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = told(monkeypatch, 1e4)
     assert slow.sampler in ("unigram", "log_uniform")
-    assert slow.loss == "sampled_softmax"
+    assert slow.loss == "css"
+    assert f"and {slow.num_sampled // 2:,} candidates." in slow.unsure[0]
     assert told(monkeypatch, 1e4, labels_per_example=2.4).loss == "one_vs_all"
     quick = told(monkeypatch, 0.1)
     assert (quick.sampler, quick.loss, quick.optimizer) == ("full_softmax", "full_softmax", "dense")

@@ -29,9 +29,13 @@ SAMPLERS = {
     "lsh": cx.samplers.lsh(hash=cx.samplers.simhash(), **HASHES),
     "lsh_label": cx.samplers.lsh("label", hash=cx.samplers.simhash(), **HASHES),
     "ivf_bq": cx.samplers.ivf_bq(16, num_centers=16, hm_num=64, codes="mean"),
+    "ivf_bq, int8": cx.samplers.ivf_bq(16, num_centers=16, hm_num=64, codes="int8"),
     "kernel": cx.samplers.kernel(16, rank=4, leaf_size=4, num_groups=2, schedule=4),
     "midx": cx.samplers.midx(16, num_codewords=4, num_groups=2, schedule=4),
     "grouped": cx.samplers.grouped(cx.samplers.top_k(8), num_sampled=48, num_groups=2),
+    "resampled": cx.samplers.resampled(cx.samplers.unigram(64), 16),
+    "buckets": cx.samplers.with_tail(cx.samplers.buckets(cx.samplers.exact_index(), 8), cx.samplers.uniform(16)),
+    "mixture": cx.samplers.mixture([cx.samplers.in_batch(), cx.samplers.uniform(16)]),
 }
 OPTIMIZERS = {"sgd": optax.sgd(0.1), "adagrad": optax.adagrad(0.1), "adam": optax.adam(0.01)}
 

@@ -73,9 +73,25 @@ def test_wrong_numbers_are_refused(wrong):
         samplers.resampled(samplers.uniform(6), **wrong)
 
 
-def test_a_retriever_of_ones_own_goes_everywhere():
-    """Alone, in shards, grouped, resampled, and as the head of a tail."""
+def of_ones_own():
     own = samplers.exact_index()._replace(kind="own", share=lambda number: own)
+    return own
+
+
+RETRIEVERS = {
+    "own": of_ones_own,
+    "exact": samplers.exact_index,
+    "ivf int8": lambda: samplers.ivf_index(num_centers=4, hm_num=32, num_kept=16, codes="int8"),
+    "lsh": lambda: samplers.lsh_index(num_tables=4, num_hashes=2, hash=samplers.simhash()),
+    "forest": lambda: samplers.forest_index(num_trees=4, leaf_size=8),
+    "label": lambda: samplers.label_index(4),
+}
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_a_retriever_goes_everywhere(name):
+    """Alone, in shards, grouped, resampled, and as the head of a tail."""
+    own = RETRIEVERS[name]()
     query, alone = problem(), samplers.retrieved(own, 4)
     parts = (
         (alone, (6, 4)),
@@ -90,5 +106,9 @@ def test_a_retriever_of_ones_own_goes_everywhere():
         return [found.ids for found in drawn]
 
     assert [ids.shape for ids in jax.eval_shape(shapes, jax.random.key(0), query)] == [shape for _, shape in parts]
+
+
+def test_k_is_of_retrievers():
+    alone = samplers.retrieved(samplers.exact_index(), 4)
     with pytest.raises(ValueError, match="expected k with a retriever only, got k=3"):
         samplers.grouped(alone, num_sampled=12, k=3)

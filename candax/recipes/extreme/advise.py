@@ -27,8 +27,8 @@ class Advise(common.Settings):
     """Advice from label counts: sampler, candidates, loss, optimizer and devices, with the reason for each."""
 
     source: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """A file of label counts, one per line; or of labels, one example per line; or a training file in the text format
-    of the Extreme Classification Repository."""
+    """A file of label counts, one per line; or of labels, one example per line (without users or other columns); or a
+    training file in the text format of the Extreme Classification Repository."""
     kind: KindOfCounts = "auto"
     """What the lines of the file are: auto takes a single number per line for a count, even if it is a label."""
     dim: common.Count = 128
