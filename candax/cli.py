@@ -7,8 +7,11 @@ import importlib
 import importlib.metadata
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Annotated, Any, NoReturn, Union
 
 import tyro
@@ -131,13 +134,32 @@ def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
     try:
         try:
-            _main(list(sys.argv[1:] if args is None else args))
+            with _stopping():
+                _main(list(sys.argv[1:] if args is None else args))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
         # Who reads has enough, as ``head`` does: no error, and Python must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_CLOSED)
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, with a word on what is saved."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt("stopped by SIGTERM")
+
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _main(args: list[str]) -> None:
@@ -162,7 +184,7 @@ def _main(args: list[str]) -> None:
         _fail(str(error))
     except KeyboardInterrupt as asked:
         # Of ``fit`` it says where the run was saved and how to go on.
-        print(f"candax: {asked or 'interrupted'}", file=sys.stderr)
+        print(f"candax: {str(asked) or 'interrupted'}", file=sys.stderr)
         sys.exit(130)
 
 

@@ -20,6 +20,7 @@ from candax.recipes import load
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare, train as extreme
 from candax.recipes.extreme.train import restore
+from candax.training import saved
 from tests.commands import fails, run, write_dataset
 
 
@@ -137,6 +138,17 @@ def test_a_command_that_is_interrupted_says_how_to_go_on_and_ends_with_130(datas
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "stopped by SIGINT after step" in errors.decode()
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize(("asked", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")])
+def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(saved, "export_command", lambda settings: signal.raise_signal(signal.Signals[asked]))
+    with pytest.raises(SystemExit) as ended:
+        run("export", "some/run")
+    assert (ended.value.code, capsys.readouterr().err) == (130, f"candax: {said}\n")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):

@@ -167,7 +167,7 @@ def _trained(settings: Gap, found: Sequences, parts: Sequence[_Part], name: str,
         fitted = cx.training.fit(
             model, optimizer, batches, num_steps=steps - before, description=f"{name}, seed {seed}"
         )
-        before, seconds = steps, seconds + fitted.records[-1]["seconds"]
+        before, seconds = steps, seconds + fitted.seconds
     return cx.training.averaged_model(model, optimizer), seconds, before
 
 

@@ -45,6 +45,7 @@ def fit(
     identity: dict[str, Any] | None = None,
     checkpoint_every: int | None = None,
     keep: int = 3,
+    save_last: bool = True,
     log_every: int = 50,
     skip: bool = False,
     on_start: Callable[[], None] | None = None,
@@ -89,6 +90,8 @@ def fit(
         identity: settings that a resumed run must share, besides those of the batches: JSON values.
         checkpoint_every: steps between checkpoints; None: at the end only.
         keep: how many checkpoints are kept.
+        save_last: whether to write a checkpoint at the end of a run that has none yet; False where what comes of the
+            model is saved elsewhere, and only a run that is stopped on the way needs one.
         log_every: steps between records of the loss.
         skip: go on from a checkpoint also where the batches have no position: they are taken from the start, and those
             of the steps done are thrown away.
@@ -161,9 +164,9 @@ def fit(
             fed, batch = item
             run.step(fed, batch)
             ends = run.done == num_steps
-            checkpoint_due = ends or (checkpoint_every is not None and run.done % checkpoint_every == 0)
+            checkpoint_due = checkpoint_every is not None and run.done % checkpoint_every == 0
             # Records at checkpoints too, so that the means of a resumed run cover the same steps.
-            if run.done % log_every == 0 or checkpoint_due:
+            if run.done % log_every == 0 or checkpoint_due or ends:
                 with run.saved_on_error():
                     run.record()
             with run.saved_on_error():
@@ -176,7 +179,7 @@ def fit(
                 signals.obeyed = True
                 run.interrupt()
                 raise Interrupted(_how_to_go_on(asked, run.done, folder))
-        run.finish()
+        run.finish(save=save_last or not run.is_over(num_steps, num_epochs, run.position))
         if run.stopped is None and not run.is_over(num_steps, num_epochs, run.position):
             raise ValueError(
                 f"expected batches for {_asked_for(num_steps, num_epochs)}, got batches for {run.done} steps only"

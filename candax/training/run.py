@@ -42,6 +42,7 @@ class Fitted(NamedTuple):
         records: what was logged on the way, oldest first.
         best: step and value of the best validation, with ``Validation(best=)``.
         stopped: why training ended before ``num_steps``: "callback" or "patience"; None if it did not.
+        seconds: of training since the start of the run, as in the records.
     """
 
     model: nnx.Module
@@ -50,6 +51,7 @@ class Fitted(NamedTuple):
     records: list[dict[str, Any]]
     best: dict[str, Any] | None
     stopped: str | None
+    seconds: float
 
 
 class Run:
@@ -350,12 +352,16 @@ class Run:
         recorded = next((of["seconds"] for of in reversed(self.log.records) if "examples_per_s" in of), 0.0)
         self.clock = Clock(seconds if self._seconds is None else self._seconds, recorded)
 
-    def finish(self) -> None:
-        """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk."""
+    def finish(self, *, save: bool) -> None:
+        """Ends the run: writes a record and a checkpoint, unless this step has them, and waits until all is on disk.
+
+        Where it is not to ``save``, there is a checkpoint only if there was one before: the last one must not be old.
+        """
         with self.saved_on_error():
             self.record()
         failed = self.call_back()
-        self.save()
+        if save or self._saved or failed is not None:
+            self.save()
         self.wait()
         if failed is not None:
             raise failed
@@ -364,7 +370,9 @@ class Run:
         """The result of the run."""
         self.trainer.settle()
         best = {name: self.best[name] for name in ("step", "value")} if "value" in self.best else None
-        return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped)
+        # Of a run that has ended and lost its records, the checkpoint knows it.
+        seconds = self.log.records[-1]["seconds"] if self.log.records else self.clock.seconds
+        return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped, seconds)
 
 
 def _is_sound(loss: Array, wrote: Any) -> tuple[bool, float]:

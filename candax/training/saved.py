@@ -86,7 +86,9 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     Each head gets a ``.safetensors`` file with ``class_vectors``, ``class_biases`` (where it has biases) and
     ``class_ids``, the same as ``.npy`` files, and where faiss is installed an exact index of inner products
     ``.faiss``: with biases, its vectors have one coordinate more, where a query must have 1; for a normalised head,
-    class vectors there have length 1. Where several processes train together, all must call this; the first writes.
+    class vectors there have length 1. They are the weights that training goes on from: a recipe whose optimizer keeps
+    averages measures those, which are in ``model.safetensors``. Where several processes train together, all must call
+    this; the first writes.
 
     Args:
         folder: of a run of ``fit``.
@@ -169,6 +171,7 @@ def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:
     return faiss.serialize_index(index).tobytes()
 
 
+_FINISHED = "model.safetensors"
 _OF_RECIPES = " Vectors of this run's models are in models/*/model.safetensors; candax predict --index writes an index."
 
 
@@ -202,5 +205,7 @@ class Export:
 def export_command(settings: Export) -> None:
     """`candax export RUN`."""
     console = Console()
+    if (settings.run / _FINISHED).is_file():
+        console.print(f"The weights of the last step; those that were measured are in {settings.run / _FINISHED}.")
     for path in export(settings.run, settings.out, best=settings.best):
         console.print(f"{path}  {path.stat().st_size:,} bytes")

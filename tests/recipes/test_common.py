@@ -22,7 +22,19 @@ from rich.console import Console
 import candax as cx
 from candax import cli
 from candax.recipes import common
-from candax.recipes.common import Column, Count, Line, Method, Panel, Positive, Share, Study, Training, report
+from candax.recipes.common import (
+    Column,
+    Count,
+    Line,
+    Method,
+    Panel,
+    Positive,
+    Share,
+    Study,
+    Training,
+    finished,
+    report,
+)
 from candax.recipes.common.options import saved_settings
 from candax.recipes.common.study import kept_in
 from candax.recipes.extreme.train import Train
@@ -217,7 +229,7 @@ def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
 @pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize("checkpoint_every", [2, 500])
 def test_a_stopped_study_says_what_is_saved(tmp_path, checkpoint_every):
-    """It has rows, where the training that was stopped is too short for checkpoints of its own."""
+    """Its rows, and the training that was stopped, also where that is too short for regular checkpoints."""
 
     def study_of(stops):
         def measure(model):
@@ -235,13 +247,21 @@ def test_a_stopped_study_says_what_is_saved(tmp_path, checkpoint_every):
     common.run(study_of(None), Mine(out=tmp_path))
     with pytest.raises(cx.training.Interrupted) as stopped:
         common.run(study_of(True), Mine(out=tmp_path))
-    if checkpoint_every == 2:
-        assert f"and saved in {tmp_path}" in str(stopped.value)
-    else:
-        told = f"stopped by SIGINT after step 2. 2 of 3 rows are saved in {tmp_path}; the same command goes on."
-        assert str(stopped.value) == told
+    assert f"after step 2 and saved in {tmp_path}" in str(stopped.value)
     # All of them: those that come later in the order, too.
     assert {row["method"] for row in json.loads((tmp_path / "results.json").read_text())["rows"]} == {"a", "c"}
+
+
+@pytest.mark.parametrize("said", ["", "stopped by SIGTERM"])
+def test_a_study_that_is_stopped_between_trainings_says_what_is_saved(tmp_path, said):
+    def stop(folder):
+        raise KeyboardInterrupt(*filter(None, [said]))
+
+    methods = [Method({"method": "a"}, lambda folder: {"score": 1.0}), Method({"method": "b"}, stop)]
+    with pytest.raises(cx.training.Interrupted) as stopped:
+        common.run(Study("a title", methods, COLUMNS, PANELS), Mine(out=tmp_path))
+    saved = f"1 of 2 rows are saved in {tmp_path}; the same command goes on."
+    assert str(stopped.value) == f"{said or 'interrupted'}. {saved}"
 
 
 def test_lines_of_a_second_axis_are_named(tmp_path):
@@ -288,8 +308,13 @@ def problem(steps, **changes):
     return Training(make, batches, steps, measure, **{**options, **changes})
 
 
-def test_a_training_that_was_killed_goes_on_where_it_was(tmp_path):
+@pytest.mark.parametrize("checkpoint_every", [2, 500])
+def test_a_training_that_was_killed_goes_on_where_it_was(tmp_path, checkpoint_every):
+    """A short one too, which leaves no checkpoint where it is not stopped."""
     sampler, loss = cx.samplers.every(cx.samplers.uniform(8), 3), cx.losses.css
+    problem(6, checkpoint_every=checkpoint_every).by(sampler, loss)(tmp_path / "unbroken")
+    steps = [path.name for path in (tmp_path / "unbroken" / "checkpoints").glob("[0-9]*")]
+    assert steps == (["6"] if checkpoint_every == 2 else [])
     whole = problem(6).by(sampler, loss)(None)
     assert whole["curve"]["step"] == [0, 3, 6]
     assert whole["curve"]["norm"][-1] == whole["norm"]
@@ -304,11 +329,26 @@ def test_a_training_that_was_killed_goes_on_where_it_was(tmp_path):
         return {"norm": float(jnp.linalg.norm(model.head.vectors[...]))}
 
     with pytest.raises(cx.training.Interrupted):
-        problem(6, on_the_way=killed).by(sampler, loss)(tmp_path)
+        problem(6, on_the_way=killed, checkpoint_every=checkpoint_every).by(sampler, loss)(tmp_path)
     assert len(calls) == 2
-    found = problem(6).by(sampler, loss)(tmp_path)
+    # What was a short one then may not be called so when it goes on.
+    found = problem(6, checkpoint_every=502 - checkpoint_every).by(sampler, loss)(tmp_path)
     assert found["norm"] == whole["norm"]
     assert found["curve"]["norm"] == whole["curve"]["norm"]
+    # The end is a checkpoint, also of a run whose log is lost.
+    (tmp_path / "metrics.jsonl").unlink()
+    again = problem(6).by(sampler, loss)(tmp_path)
+    assert (again["norm"], again["seconds"]) == (found["norm"], pytest.approx(found["seconds"], rel=0.1))
+
+
+def test_the_model_that_the_results_name_is_found(tmp_path):
+    """Also where the times of files were lost in a copy."""
+    for name in ("complex-0-1111", "complex-0-ffff"):
+        finished.save(tmp_path / "models" / name, "links", {}, {}, names={})
+    assert finished.find(tmp_path, "candax links").parent.name == "complex-0-ffff"
+    row = {"method": "complex", "models": ["models/complex-0-1111/model.safetensors"]}
+    (tmp_path / "study.json").write_text(json.dumps({"rows": [row]}))
+    assert finished.find(tmp_path, "candax links").parent.name == "complex-0-1111"
 
 
 def test_the_first_attempt_that_stays_finite_counts(tmp_path):

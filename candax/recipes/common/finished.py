@@ -4,6 +4,7 @@ The file is ``model.safetensors`` beside the checkpoints: the weights that were 
 without the optimizer and the sampler. It is written at the end, in one step: if it exists, the training has finished.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from flax import nnx
 
 from candax.files import read_arrays, write_arrays
+from candax.recipes.common.results import MODELS
 
 FILE = "model.safetensors"
 _KIND = "candax model"
@@ -144,7 +146,8 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def find(run: Path, commands: str) -> Path:
     """The model file of a run: in its folder, or in that of the only method and seed in its ``models/``.
 
-    Of a method and seed that were trained again with other settings or data it is the last one.
+    Of a method and seed that were trained again with other settings or data it is the one that the results name, or
+    else the last one.
 
     Args:
         run: folder, or the file itself.
@@ -157,8 +160,9 @@ def find(run: Path, commands: str) -> Path:
         return run
     if (run / FILE).is_file():
         return run / FILE
-    last = {}
-    for path in sorted(run.glob(f"models/*/{FILE}"), key=lambda path: path.stat().st_mtime_ns):
+    last, named = {}, _named_in_results(run)
+    paths = sorted(run.glob(f"models/*/{FILE}"), key=lambda path: path.stat().st_mtime_ns)
+    for path in [path for path in paths if path in named] or paths:
         last[path.parent.name.rpartition("-")[0] or path.parent.name] = path.parent
     found = sorted(last.values())
     if len(found) == 1:
@@ -177,6 +181,14 @@ def find(run: Path, commands: str) -> Path:
             "same command again, which goes on where it was."
         )
     raise ValueError(f"expected the folder of a finished run of {commands}, got {run}, which holds none.")
+
+
+def _named_in_results(run: Path) -> set[Path]:
+    for name in ("study.json", "results.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            rows = json.loads((run / name).read_text(encoding="utf-8"))["rows"]
+            return {run / path for row in rows for path in row.get(MODELS, ())}
+    return set()
 
 
 def _name(path: Sequence[Any]) -> str:

@@ -203,11 +203,12 @@ def show(found: Table) -> None:
 
 
 def _say_how_to_go_on(stopped: KeyboardInterrupt, saved: str) -> None:
-    """Raises another ``Interrupted`` where ``fit`` says that it has saved nothing: the study has its rows."""
+    """Raises another ``Interrupted`` where ``fit`` has saved nothing or was not at work: the study has its rows."""
     from candax.training import Interrupted  # loads orbax, which the help of a command need not
 
     when, nothing, _ = str(stopped).partition(" Nothing was saved")
-    if isinstance(stopped, Interrupted) and nothing:
+    if nothing or not isinstance(stopped, Interrupted):
+        when = when if nothing else f"{when or 'interrupted'}."
         raise Interrupted(f"{when} {saved}; the same command goes on.") from stopped
 
 

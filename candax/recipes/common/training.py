@@ -34,7 +34,7 @@ class Training:
         on_the_way: measures the curve: numbers of a model in evaluation mode; its time does not count as training.
         measured_at: where the curve is measured, as shares of the steps; 0 is before the first step.
         loss_fn: as in ``fit``.
-        checkpoint_every: steps between checkpoints; shorter trainings have none.
+        checkpoint_every: steps between checkpoints; a shorter training has one only where it is stopped on the way.
         progress: whether to show the bar of ``fit``.
         finish: what is measured, from the model and its optimizer; default: the model.
     """
@@ -91,20 +91,20 @@ class Training:
             num_steps=self.num_steps,
             loss_fn=self.loss_fn,
             validation=self._validation(points, optimizer),
-            folder=folder if self.num_steps > self.checkpoint_every else None,
+            folder=folder,
             checkpoint_every=self.checkpoint_every,
             keep=1,
+            save_last=self.num_steps > self.checkpoint_every,
             log_every=max(1, min(50, self.num_steps // 20)),
             description=name or "training",
             progress=self.progress,
         )
         measured += [record for record in fitted.records if "loss" not in record]
-        seconds = fitted.records[-1]["seconds"]
         figures = {
             "steps": self.num_steps,
-            "seconds": seconds,
+            "seconds": fitted.seconds,
             # The first step compiles and is not on the clock.
-            "ms_per_step": 1e3 * seconds / (self.num_steps - 1) if self.num_steps > 1 else None,
+            "ms_per_step": 1e3 * fitted.seconds / (self.num_steps - 1) if self.num_steps > 1 else None,
             "curve": self._curve(measured),
         }
         return self.finish(model, optimizer), figures

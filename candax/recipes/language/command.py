@@ -176,7 +176,7 @@ def language(settings: LanguageSettings) -> list[common.Row]:
             ),
         ),
         picture="language.png",
-        may_change=("methods", "seeds"),
+        may_change=("methods", "seeds", "checkpoint_every"),
         data=files.digest_of(text.train, text.valid, text.test),
         names=(text.words,),
         results=functools.partial(_results, settings, text),
@@ -244,7 +244,8 @@ def training_of(
 def _trained(text: Text, settings: LanguageSettings, name: MethodName, seed: int) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
     trained, pair = training_of(settings, text, seed)
-    data = trained.batches.identity
+    # Validation is a part of it: the curve is measured there.
+    data = [trained.batches.identity, files.digest_of(text.train, text.valid, text.test)]
     of_model = common.model_folder(settings, name, seed, data, without=(*_CHOOSE, "checkpoint_every"))
     model, figures = trained.train(*pair, f"{name}, seed {seed}", of_model)
     about = {"options": settings.options, "data": text.name}

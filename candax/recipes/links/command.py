@@ -275,7 +275,10 @@ def measured_training(
 def _trained(problem: Problem, settings: LinksSettings, name: MethodName, seed: int) -> dict[str, Any]:
     """Trains a model, or reads it from its folder if it has been trained already."""
     trained, pair = measured_training(settings, problem, METHODS[name], seed)
-    folder = common.model_folder(settings, name, seed, trained.batches.identity, without=_CHOOSE)
+    graph = problem.graph
+    # All parts: the curve is measured on those that are not trained on.
+    parts = [trained.batches.identity, files.digest_of(graph.train, graph.valid, graph.test)]
+    folder = common.model_folder(settings, name, seed, parts, without=_CHOOSE)
     model, figures = trained.train(*pair, f"{name}, seed {seed}", folder)
     path = save_model(folder, name, {**settings.options, "seed": seed}, problem.graph, model)
     return {**figures, **trained.measure(model), **kept_in(settings.out, path)}

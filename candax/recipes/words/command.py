@@ -211,12 +211,11 @@ def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> d
     files = [folder / f"vectors.{ending}" for ending in settings.formats]
     for file in files:
         trained.vectors.save(file)
-    seconds = trained.records[-1]["seconds"]
     return {
         "steps": trained.steps,
-        "seconds": seconds,
-        "words_per_second": text.total * settings.epochs / max(seconds, 1e-9),
-        "loss": trained.records[-1]["loss"],
+        "seconds": trained.seconds,
+        "words_per_second": text.total * settings.epochs / max(trained.seconds, 1e-9),
+        "loss": trained.records[-1]["loss"] if trained.records else None,  # the log may be lost
         "curve": {name: [record[name] for record in trained.records] for name in ("step", "seconds", "loss")},
         **_scored(settings, trained.vectors),
         **kept_in(settings.out, *files),

@@ -45,6 +45,7 @@ class Trained(NamedTuple):
         model: after training.
         steps: of the run.
         records: the log of ``fit``.
+        seconds: of training.
     """
 
     vectors: WordVectors
@@ -52,6 +53,7 @@ class Trained(NamedTuple):
     model: Classifier
     steps: int
     records: list[dict[str, Any]]
+    seconds: float
 
 
 @checked
@@ -286,4 +288,4 @@ def train_word2vec(
         unit=("words", text.total / (batches.batches_per_epoch * batches.batch_size)),
     )
     inputs, outputs = (WordVectors(text.words, vectors) for vectors in vectors_of(model))
-    return Trained(inputs, outputs, model, fitted.step, fitted.records)
+    return Trained(inputs, outputs, model, fitted.step, fitted.records, fitted.seconds)
