@@ -10,7 +10,8 @@
 
 All contenders, the full softmax among them, have the same model and data, the same number of steps (unless
 --sampled-epochs gives those that sample more of their cheaper ones), and the same budget of tuning: each learning rate
-of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; the best of them is
+of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; while the best is the
+highest or the lowest so far, twice or half of it is tried, too (up to --more-rates). The best of them is
 trained with in full and measured on test data. If that training diverges, the next best rate is taken; if all diverge,
 the row says "diverged" and the race goes on. Seconds count all that a training needs, with refreshes, updates and the
 loading of batches, but not compiling, measuring and the first build of an index, at the start. "to 98 %": seconds
@@ -69,6 +70,8 @@ class Race(common.Settings):
     """Passes of those that sample, where they are to have more steps than the full softmax, which take less time."""
     rates: tuple[common.Positive, ...] = (0.5, 1.0, 2.0)
     """Learning rates that are tried, as multiples of the recipe's."""
+    more_rates: common.NonNegative = 3
+    """How many further ones are tried while the best is the highest or the lowest; a single rate is taken as it is."""
     trial: common.Share = 0.25
     """The share of the epochs for which each rate is tried."""
     nearly: common.Share = 0.98
@@ -145,7 +148,7 @@ def race(settings: Race) -> common.Study:
                 {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": task.heading},
             ),
         ),
-        may_change=("samplers", "losses", "all_classes", "peers", "sampled_epochs", "seeds"),
+        may_change=("samplers", "losses", "all_classes", "peers", "sampled_epochs", "seeds", "more_rates"),
         data=task.digest(loaded("test")),
         caption=f"share: of the full softmax's seconds to {percent} of its best",
     )
@@ -171,8 +174,10 @@ def _tried(settings: Race, loaded: Callable[[str], Any], contender: Contender) -
     """The quality of the curve's validation examples after a trial of each rate; the only rate needs none."""
     if len(settings.rates) == 1:
         return {settings.rates[0]: 0.0}
-    found = {}
-    for rate in settings.rates:
+    found: dict[float, float] = {}
+    rates = list(settings.rates)
+    while rates and len(found) < len(settings.rates) + settings.more_rates:
+        rate = rates[0]
         share, seed = settings.trial, settings.seed
         training, pair = _trained(settings, loaded, contender, split="validation", rate=rate, share=share, seed=seed)
         short: dict[str, Any] = {"measure": training.on_the_way, "on_the_way": None}
@@ -180,7 +185,14 @@ def _tried(settings: Race, loaded: Callable[[str], Any], contender: Contender) -
             found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", **short)(None)[QUALITY]
         except FloatingPointError:
             found[rate] = 0.0
+        rates = rates[1:] or _beyond(found)
     return found
+
+
+def _beyond(found: dict[float, float]) -> list[float]:
+    """A further rate, where the best is the highest or the lowest of those tried."""
+    best = max(found, key=lambda rate: found[rate])
+    return [2 * best] if best == max(found) else [best / 2] if best == min(found) else []
 
 
 def _run(

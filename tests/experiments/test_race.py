@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import matplotlib.image
+import numpy as np
 import pytest
 
 from candax.experiments import race as module
@@ -38,6 +39,7 @@ def test_contenders_are_tuned_alike_and_timed_to_nearly_the_full_softmax(tmp_pat
         num_sampled=16,
         quick=True,
         rates=(0.01, 2.0),
+        more_rates=0,
         seeds=2,
         out=tmp_path,
     )
@@ -86,7 +88,9 @@ def faked(monkeypatch, diverges, quality=None):
 
 def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tmp_path, monkeypatch, capsys):
     faked(monkeypatch, lambda sampler, rate, seed: rate == 2.0 or sampler == "midx" or (sampler == "uniform" and seed))
-    rows = race(Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), seeds=2, out=tmp_path))
+    rows = race(
+        Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), more_rates=0, seeds=2, out=tmp_path)
+    )
     assert [row["rate"] for row in rows] == [1.8, 1.8, [1.8, "diverged"], "diverged"]
     assert [row["diverged"] for row in rows] == [0, 0, 0.5, 1]
     assert rows[0]["diverged_rates"] == [2.0]
@@ -95,8 +99,34 @@ def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tm
     assert "1.8, diverged" in capsys.readouterr().out
     written = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert [row["rate"] for row in written] == [1.8, 1.8, 1.8, 1.8, 1.8, None, None, None]
-    again = race(Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), seeds=2, out=tmp_path))
+    again = race(
+        Race(samplers=("unigram", "uniform", "midx"), rates=(1.0, 1.8, 2.0), more_rates=0, seeds=2, out=tmp_path)
+    )
     assert again == rows
+
+
+@pytest.mark.parametrize(
+    ("best", "more", "tried", "taken"),
+    [
+        (4.0, 3, [0.5, 1, 2, 4, 8], 4),
+        (0.25, 3, [0.5, 1, 2, 0.25, 0.125], 0.25),
+        (1.0, 3, [0.5, 1, 2], 1),
+        (9.0, 1, [0.5, 1, 2, 4], 4),
+    ],
+)
+def test_a_best_rate_has_worse_ones_on_both_sides(best, more, tried, taken, tmp_path, monkeypatch):
+    def trained(settings, loaded, contender, *, split, rate, share, seed):
+        def run(folder):
+            quality = 1 / (1 + abs(np.log(rate / best)))
+            return {QUALITY: quality, "curve": {"step": [1], "seconds": [1.0], QUALITY: [quality]}, "seconds": 1.0}
+
+        return SimpleNamespace(on_the_way=None, by=lambda *args, **changes: run), (None, None)
+
+    faked(monkeypatch, lambda *of: False)
+    monkeypatch.setattr(module, "_trained", trained)
+    full, _ = race(Race(samplers=("uniform",), rates=(0.5, 1.0, 2.0), more_rates=more, out=tmp_path))
+    assert [trial["rate"] for trial in full["trials"]] == tried
+    assert full["rate"] == taken
 
 
 def test_seconds_of_several_seeds_agree_with_their_best(tmp_path, monkeypatch):
