@@ -79,6 +79,8 @@ SAMPLERS: dict[str, Callable[[], cx.Sampler]] = {
     "learned_clusters": lambda: _s.learned_clusters(NUM_SAMPLED),
     "midx": lambda: _s.midx(NUM_SAMPLED, num_groups=1),
     "kernel": lambda: _s.kernel(NUM_SAMPLED, num_groups=1),
+    "in_batch and uniform": lambda: _s.mixture([_s.in_batch(), _s.uniform(NUM_SAMPLED - BATCH)]),
+    "resampled, 128 of unigram": lambda: _s.resampled(_s.unigram(NUM_SAMPLED, smoothing=1.0), 128),
     "buckets and unigram": lambda: _s.with_tail(
         _s.buckets(_s.exact_index(), NUM_SAMPLED // 32), _s.unigram(NUM_SAMPLED // 2, smoothing=1.0)
     ),

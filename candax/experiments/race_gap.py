@@ -26,6 +26,7 @@ from flax import nnx
 import candax as cx
 from candax.experiments.race_tasks import TASKS, settings_of
 from candax.recipes import common
+from candax.recipes.common.catalog import LOSSES, LossName
 from candax.recipes.sequences import command as sequences
 from candax.recipes.sequences.files import Questions, Sequences
 from candax.recipes.sequences.packing import PackedBatches
@@ -55,6 +56,8 @@ class Gap(common.Settings):
     """As in `candax sequences`; by default the recipe's own."""
     num_sampled: tuple[common.Count, ...] = (256, 1024, 4096)
     """Candidates that a batch shares, in addition to all items."""
+    loss: LossName = "css"
+    """Loss of the trainings with candidates."""
     last: common.Share = 0.25
     """The share of the steps, the last ones, that have another loss."""
     learning_rate: common.Positive = 8e-3
@@ -76,7 +79,7 @@ class Gap(common.Settings):
         usual = settings_of("sequences", self.quick, out=self.out, **changes)
         if num_sampled is None:
             return dataclasses.replace(usual, loss=None)
-        return dataclasses.replace(usual, num_sampled=num_sampled)
+        return dataclasses.replace(usual, num_sampled=num_sampled, loss=self.loss)
 
     def methods(self, num_items: int) -> dict[str, tuple[_Part, ...]]:
         """The parts of each training, by its name."""
@@ -111,7 +114,7 @@ def gap(settings: Gap) -> common.Study:
         ]
 
     return common.Study(
-        f"{found.name}: next of {found.num_items:,} items, {len(questions):,} users",
+        f"{found.name}: next of {found.num_items:,} items, {len(questions):,} users, {settings.loss}",
         [
             common.Method({"method": name, "seed": seed}, functools.partial(_run, settings, found, parts, name, seed))
             for name, parts in methods.items()
@@ -191,7 +194,7 @@ def _diagnosed(settings: Any, model: Any, found: Sequences, questions: Questions
         model.head.classes(),
         embedded(model, found, some, settings.length),
         some.answers[:, None],
-        cx.diagnostics.pairs({"own": lambda number: sampler}, {"css": cx.losses.css}),
+        cx.diagnostics.pairs({"own": lambda number: sampler}, {settings.loss: LOSSES[settings.loss]}),
         num_sampled=[settings.num_sampled],
         num_draws=_DRAWS,
         key=jax.random.key(settings.seed),
