@@ -23,7 +23,7 @@ def buckets(
     *,
     num_directions: int = 16,
     num_groups: int | None = 1,
-    schedule: Callable[[int], bool] = never,
+    schedule: int | Callable[[int], bool] = never,
 ) -> Sampler:
     """Classes of large logit for some example of the batch, at the cost of a few searches: the buckets of SCE.
 
@@ -46,7 +46,7 @@ def buckets(
         num_directions: directions per group. Slots: ``k num_directions``; those of classes found twice are masked.
         num_groups: groups per batch; None: one per example, for which every direction is its own embedding or the
             opposite.
-        schedule: when the loop refreshes the index, ``(step) -> bool``.
+        schedule: when the loop refreshes the index: every so many steps, or ``(step) -> bool``.
 
     Returns:
         A ``Sampler`` whose state is the index.

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, no_update
-from candax.checks import check_positive, checked
+from candax.checks import checked
+from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
 
 
@@ -251,9 +252,5 @@ def every(sampler: Sampler, schedule: int | Callable[[int], bool]) -> Sampler:
         >>> [step for step in range(10) if sampler.schedule(step)]
         [3, 6, 9]
     """
-    if callable(schedule):
-        asked = schedule
-        return sampler._replace(schedule=lambda step: bool(asked(step)))
-    check_positive("schedule (a number of steps)", schedule)
-    period = schedule
-    return sampler._replace(schedule=lambda step: step > 0 and step % period == 0)
+    asked = schedule_of(schedule)
+    return sampler._replace(schedule=lambda step: bool(asked(step)))

@@ -24,6 +24,7 @@ from candax.base import (
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
+from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
 
@@ -116,7 +117,7 @@ def knn_label(
     *,
     num_groups: int | None = None,
     from_graph: bool = True,
-    schedule: Callable[[int], bool] = never,
+    schedule: int | Callable[[int], bool] = never,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Sampler:
     """The labels of a group's examples and the k nearest other classes of each: KNN softmax.
@@ -135,7 +136,7 @@ def knn_label(
         k: neighbours per label. Those in excess of the other valid classes are masked.
         num_groups: G, groups per batch (1: one shared set); None: one set per example.
         from_graph: True: keep a graph of neighbours; False: find them in every draw.
-        schedule: when the loop rebuilds the graph, ``(step) -> bool``.
+        schedule: when the loop rebuilds the graph: every so many steps, or ``(step) -> bool``.
         block_size: the most classes scored at a time.
 
     Returns:
@@ -179,7 +180,7 @@ def knn_label(
         return jnp.where(known, jnp.float32(0), -jnp.inf)
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
-    return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule, facts)
+    return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule_of(schedule), facts)
 
 
 def _distinct(ids: Int[Array, "G n"]) -> tuple[Int[Array, "G n"], Bool[Array, "G n"]]:

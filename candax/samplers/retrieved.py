@@ -19,12 +19,13 @@ from candax.base import (
     no_update,
 )
 from candax.checks import check_positive, checked
+from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
 
 
 @checked
 @divisible("k")
-def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] = never) -> Sampler:
+def retrieved(retriever: Retriever, k: int, *, schedule: int | Callable[[int], bool] = never) -> Sampler:
     """The k best classes that a retriever finds for each example, one set per example (G = B, S = k).
 
     Each has expected count 1. Retrieval is deterministic given the index: classes outside the set have expected count
@@ -38,7 +39,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
         retriever: finds the classes: ``exact_index``, ``ivf_index``, ``lsh_index``, ``forest_index``, ``label_index``,
             or your own. A retriever also goes into ``grouped``; this sampler goes into ``with_tail`` and ``resampled``.
         k: classes per example. Slots in excess of the classes found are masked.
-        schedule: when the loop refreshes the index, ``(step) -> bool``.
+        schedule: when the loop refreshes the index: every so many steps, or ``(step) -> bool``.
 
     Returns:
         A ``Sampler`` whose state is the index; the ``draw`` of its candidates holds their scores.
@@ -77,4 +78,6 @@ def retrieved(retriever: Retriever, k: int, *, schedule: Callable[[int], bool] =
     # Labels have count 1 though no search need return them: a mixture, which adds counts, would be wrong there.
     facts = Facts(covers_all=False, draw_independent=False, with_replacement=False)
     follows = no_update if retriever.follow is no_follow else update
-    return Sampler(retriever.build, sample, log_expected_count, follows, retriever.refresh, schedule, facts)
+    return Sampler(
+        retriever.build, sample, log_expected_count, follows, retriever.refresh, schedule_of(schedule), facts
+    )

@@ -1,6 +1,7 @@
 """Combinators: counts that add, the variance of a head with a tail, groups, states and schedules."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -207,3 +208,23 @@ def test_labels_of_the_batch_beside_what_follows_the_batch_are_not_exact() -> No
     assert mixture([of_labels, follows]).facts.of_batch
     assert and_labels(follows) is follows
     assert and_labels(uniform(6)).facts.law_over == "batch"
+
+
+def test_schedules_are_numbers_of_steps_or_functions() -> None:
+    index = cx.samplers.exact_index()
+    made = {
+        "retrieved": functools.partial(cx.samplers.retrieved, index, 2),
+        "buckets": functools.partial(cx.samplers.buckets, index, 2),
+        "lsh": functools.partial(cx.samplers.lsh, num_tables=2, num_hashes=2),
+        "lsh_top_k": functools.partial(cx.samplers.lsh_top_k, 2, num_tables=2, num_hashes=2),
+        "ivf_bq": functools.partial(cx.samplers.ivf_bq, 2, num_centers=2, hm_num=4),
+        "knn_label": functools.partial(cx.samplers.knn_label, 2),
+        "hashing_forest": functools.partial(cx.samplers.hashing_forest, 2),
+        "midx": functools.partial(cx.samplers.midx, 2),
+        "kernel": functools.partial(cx.samplers.kernel, 2),
+    }
+    for name, make in made.items():
+        for schedule, due in ((3, [3, 6]), (lambda step: step == 2, [2])):
+            assert [step for step in range(8) if make(schedule=schedule).schedule(step)] == due, name
+        with pytest.raises(ValueError, match="schedule"):
+            make(schedule=0)

@@ -30,7 +30,7 @@ def ivf_bq(
     points_per_center: int = 64,
     update_every: int | None = 1,
     pending_rows: int = 1 << 15,
-    schedule: Callable[[int], bool] = never,
+    schedule: int | Callable[[int], bool] = never,
 ) -> Sampler:
     """The k classes of highest logit that an inverted file with one-bit codes finds: the sampler of ANN Softmax.
 
@@ -62,7 +62,8 @@ def ivf_bq(
             once; None: codes change at refreshes only.
         pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
             one step can change. They get their codes sooner if there might be no room for those of another step.
-        schedule: when to rebuild centres and lists (the paper: five times an epoch), see also ``every``.
+        schedule: when to rebuild centres and lists (the paper: five times an epoch): every so many steps, or
+            ``(step) -> bool``.
 
     Returns:
         A ``Sampler``; its state is an ``IVFState``.

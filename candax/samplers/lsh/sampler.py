@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.checks import check_positive, checked
 from candax.samplers.common.keys import Near
+from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
 from candax.samplers.lsh.codes import HashFamily, log_not_found
 from candax.samplers.lsh.dwta import dwta
@@ -40,7 +41,7 @@ def lsh(
     eviction: Eviction = "fifo",
     update_every: int | None = 1,
     pending_rows: int = 1 << 15,
-    schedule: Callable[[int], bool] = never,
+    schedule: int | Callable[[int], bool] = never,
 ) -> Sampler:
     """Classes that share a bucket with a query vector in one of L hash tables: LSH Embedding and LSH Label.
 
@@ -98,7 +99,8 @@ def lsh(
             came near the query is found less often than stated. Not so with ``fill``.
         pending_rows: room for rows that wait, with ``update_every`` > 1: 4 (dim + 1) bytes each, at least as many as
             one step can change. They move sooner if there might be no room for those of another step.
-        schedule: when to rebuild the tables with new hash functions, for instance ``exponential_schedule()``.
+        schedule: when to rebuild the tables with new hash functions: every so many steps, or ``(step) -> bool``, for
+            instance ``exponential_schedule()``.
 
     Returns:
         A ``Sampler``; its state is an ``LSHState``.
@@ -192,7 +194,7 @@ def lsh(
         return index.follow(state, key, row_ids, rows)
 
     follows = no_update if update_every is None else update
-    return Sampler(index.build, sample, log_expected_count, follows, index.refresh, schedule, facts)
+    return Sampler(index.build, sample, log_expected_count, follows, index.refresh, schedule_of(schedule), facts)
 
 
 def _check_fill(fill: str | None, num_fill: int | None, budget: int | None) -> int:

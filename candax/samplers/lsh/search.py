@@ -80,7 +80,7 @@ def lsh_top_k(
     eviction: Eviction = "fifo",
     update_every: int | None = 1,
     pending_rows: int = 1 << 15,
-    schedule: Callable[[int], bool] = never,
+    schedule: int | Callable[[int], bool] = never,
 ) -> Sampler:
     """The k best of all classes that share a bucket with the query, by their logits: LSH as approximate search.
 
