@@ -200,8 +200,10 @@ class FeaturePart(nnx.Module):
 
     def __init__(self, features: Features, dim: int, *, rngs: nnx.Rngs) -> None:
         initial = nnx.initializers.normal(0.04)
-        self.ids, self.values = Constant(jnp.asarray(features.words)), Constant(jnp.asarray(features.numbers))
         has_words, has_numbers = features.num_words > 0, features.numbers.shape[1] > 0
+        # Checkpoints hold no arrays without elements.
+        self.ids = Constant(jnp.asarray(features.words)) if has_words else None
+        self.values = Constant(jnp.asarray(features.numbers)) if has_numbers else None
         self.words = cx.Embed(features.num_words, dim, embedding_init=initial, rngs=rngs) if has_words else None
         self.numbers = (
             nnx.Linear(features.numbers.shape[1], dim, use_bias=False, kernel_init=initial, rngs=rngs)
@@ -214,11 +216,11 @@ class FeaturePart(nnx.Module):
         """The vector of each id; zeros for -1."""
         found = jnp.zeros((*ids.shape, self.dim))
         known = jnp.maximum(ids, 0)
-        if self.words is not None:
+        if self.words is not None and self.ids is not None:
             words = self.ids[...][known]
             number = jnp.maximum(jnp.sum(words >= 0, axis=-1, keepdims=True), 1)
             found += jnp.sum(self.words(words), axis=-2) / jnp.sqrt(number.astype(jnp.float32))
-        if self.numbers is not None:
+        if self.numbers is not None and self.values is not None:
             found += self.numbers(self.values[...][known])
         return jnp.where((ids >= 0)[..., None], found, 0.0)
 
