@@ -193,7 +193,7 @@ def main(
             left out.
         codes: of the index.
         rounds: timed calls of each step.
-        profile: prints which operations of the sampled steps take how long, and what the machine does at most.
+        profile: prints which operations of the sampled steps take how long, and what simple programs reach.
     """
     where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
     rows: list[Row] = []
@@ -204,7 +204,7 @@ def main(
         rows += found
         gc.collect()
     for name, most in limits().items() if profile else ():
-        print(f"at most {most:.3g}: {name}")
+        print(f"{most:.3g}: {name}")
     if output is not None:
         record = {"where": where, "rows": [dataclasses.asdict(row) for row in rows]}
         output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

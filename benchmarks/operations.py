@@ -1,4 +1,4 @@
-"""Where the time of a compiled program goes, operation by operation, beside what the machine can do at most.
+"""Where the time of a compiled program goes, operation by operation, beside what the machine does in simple programs.
 
 Shared by the benchmarks that take ``--profile``. XLA runs a program as a list of operations, most of them fusions of
 several; the profiler of JAX says how long each took. Loops are told by what runs within them.
@@ -64,7 +64,7 @@ def operations(text: str, call: Callable[[], Any], repeats: int = 5) -> list[Ope
 
 
 def limits() -> dict[str, float]:
-    """What this machine does at most: 10^9 multiply-adds per second of float32 and of int8, and gigabytes copied."""
+    """What this machine reaches in simple programs: products of square matrices, and a copy of a large array."""
 
     def least(function: Any, *arguments: Any) -> float:
         jax.block_until_ready(function(*arguments))

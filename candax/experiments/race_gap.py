@@ -141,7 +141,7 @@ def gap(settings: Gap) -> common.Study:
 def _run(
     settings: Gap, found: Sequences, parts: Sequence[_Part], name: str, seed: int, folder: Path | None
 ) -> dict[str, Any]:
-    model, seconds, steps = _trained(settings, found, parts, name, seed)
+    model, seconds, steps = _trained(settings, found, parts, name, seed, folder)
     last = settings.recipe(parts[-1].num_sampled)
     questions = last.questions(found)
     of = {third: _quality(model, found, some, last.length) for third, some in _thirds(found, questions).items()}
@@ -151,7 +151,9 @@ def _run(
     return {**figures, "steps": steps, "seconds": seconds, "ms_per_step": 1e3 * seconds / max(1, steps - len(parts))}
 
 
-def _trained(settings: Gap, found: Sequences, parts: Sequence[_Part], name: str, seed: int) -> tuple[Any, float, int]:
+def _trained(
+    settings: Gap, found: Sequences, parts: Sequence[_Part], name: str, seed: int, folder: Path | None
+) -> tuple[Any, float, int]:
     """The averaged weights after all parts, the seconds and the steps; each part goes on where the last one ended."""
     model: Any = None
     optimizer: Any = None
@@ -168,7 +170,14 @@ def _trained(settings: Gap, found: Sequences, parts: Sequence[_Part], name: str,
         steps = round(share * training.num_steps)
         batches = PackedBatches(found, of.num_rows, of.length, seed + (number << 16))
         fitted = cx.training.fit(
-            model, optimizer, batches, num_steps=steps - before, description=f"{name}, seed {seed}"
+            model,
+            optimizer,
+            batches,
+            num_steps=steps - before,
+            folder=folder and folder / str(number),
+            checkpoint_every=training.checkpoint_every,
+            keep=1,
+            description=f"{name}, seed {seed}",
         )
         before, seconds = steps, seconds + fitted.seconds
     return cx.training.averaged_model(model, optimizer), seconds, before

@@ -32,6 +32,14 @@ def test_more_candidates_and_two_losses_in_turn(tmp_path, monkeypatch):
         assert row["ndcg@10"] > 0.4
         assert row["of_full"] == pytest.approx(row["ndcg@10"] / rows[0]["ndcg@10"])
     assert all(row["class_gradient_noise"] > 0 for row in rows[1:3])
+    # What was trained is there when a study that was cut off goes on.
+    settings = Gap(dataset=path, quick=True, epochs=0.5).ready()
+    found = race_gap.sequences.sequences_of(settings.recipe(None))
+    parts = settings.methods(found.num_items)["full softmax, then 16"]
+    trained, again = (
+        race_gap._trained(settings, found, parts, "full, then 16", 0, tmp_path / "parts")[1:] for _ in range(2)
+    )
+    assert again == trained  # the seconds, too
     assert matplotlib.image.imread(tmp_path / "gap" / "race_gap.png").shape[0] > 200
 
 
