@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import time
 
 import chex
 import jax
@@ -275,12 +276,23 @@ def test_a_measurement_whose_record_cannot_be_written_counts_once(mode, tmp_path
     assert [r["step"] for r in records if "metric" in r] == list(range(2, whole.step + 1, 2))
 
 
+def _copy(folder, target, tries=600):
+    """Copies a folder that is written by other threads: anew, as long as files go away meanwhile."""
+    for _ in range(tries):
+        try:
+            return shutil.copytree(folder, target)
+        except (shutil.Error, FileNotFoundError):
+            shutil.rmtree(target)
+            time.sleep(0.1)
+    raise AssertionError(f"{folder} was never at rest")
+
+
 def test_the_best_that_a_checkpoint_states_stays_until_the_next_checkpoint(tmp_path):
     folder, copied = tmp_path / "run", tmp_path / "copied"
 
     def callback(step, metrics):
         if step == 7:  # better ones at 5, 6 and 7 have no checkpoint yet
-            shutil.copytree(folder, copied)
+            _copy(folder, copied)
 
     validation = cx.training.Validation(
         pairs(1), lambda model, batches: float(model.head.draws[...]), every=1, best="metric"
