@@ -4,6 +4,7 @@
     python benchmarks/ann.py --json ann.json
     python benchmarks/ann.py --num-classes 100000  (about 3 minutes)
     python benchmarks/ann.py --data FOLDER --kinds authors words    (trained vectors, some 5 minutes)
+    python benchmarks/ann.py --codes int8 --profile                 (which operations take the time)
 
 10^6 vectors of 128 coordinates, 256 queries, the 100 best of each. Kinds of vectors (`ann_vectors.py`): "clustered"
 (1000 Gaussian clusters of unequal size; queries lie near vectors), "anisotropic" (Gaussian, the variance of the i-th
@@ -43,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from ann_vectors import DIM, MADE, NUM_QUERIES, TRAINED, make_vectors
+from operations import limits, operations, show
 from rich.console import Console
 from rich.table import Table
 
@@ -68,6 +70,7 @@ class Searcher(NamedTuple):
 
     point: "Point"
     search: Callable[[], Any]
+    text: Callable[[], str] = lambda: ""  # of the compiled program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,11 @@ def ivf_points(
         recall = recall_of(search()[1], true)
         milliseconds = least_ms(search, repeats)
         point = Point(kind, f"IVF {codes}", f"{hm_num} seen, {kept} kept", recall, milliseconds, seconds)
-        found.append(Searcher(point, search))
+
+        def text(jitted: Any = jitted) -> str:
+            return jitted.lower(state, queries, classes, K).compile().as_text()
+
+        found.append(Searcher(point, search, text))
         if recall > ENOUGH:
             break
     return found
@@ -226,6 +233,15 @@ def by_turns(found: list[Searcher], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def first_good(found: list[Searcher]) -> list[Searcher]:
+    """Of each kind of codes the search that reads least and reaches the wanted recall."""
+    first: dict[str, Searcher] = {}
+    for one in found:
+        if one.point.method.startswith("IVF ") and one.point.recall >= WANTED_RECALL:
+            first.setdefault(one.point.method, one)
+    return list(first.values())
+
+
 def cheapest(points: list[Point]) -> dict[tuple[str, str], Point]:
     """Of each method the quickest point of the wanted recall, by kind of vectors and method."""
     best: dict[tuple[str, str], Point] = {}
@@ -269,6 +285,7 @@ def main(
     data: Path | None = None,
     kinds: tuple[str, ...] | None = None,
     codes: tuple[Literal["mean", "rotated", "int8"], ...] = CODES,
+    profile: bool = False,
 ) -> None:
     """Measures and prints.
 
@@ -280,6 +297,7 @@ def main(
         data: folder with acl-authors and eltec-eng, for "authors" and "words".
         kinds: of vectors; None: all, of those that are trained only with a folder of data.
         codes: of this library's indexes.
+        profile: prints which operations of searches with a recall of .9 take how long, and what simple programs reach.
     """
     points: list[Point] = []
     compared: list[dict[str, Any]] = []
@@ -297,6 +315,8 @@ def main(
             found += faiss_points(kind, queries, vectors, true, repeats)
         points += exact + [one.point for one in found]
         compared += by_turns(found, rounds)
+        for one in first_good(found) if profile else ():
+            show(f"{kind}, {one.point.method}: {one.point.setting}", operations(one.text(), one.search))
         report(exact + [one.point for one in found], console, f"{where}, {platform.machine()}", len(vectors))
         del vectors, classes, found
         gc.collect()
@@ -306,6 +326,8 @@ def main(
             f"({row['ms']:.1f} ms at recall {row['recall']:.3f}, {row['setting']}; {row['faiss_ms']:.1f} ms at "
             f"{row['faiss_recall']:.3f}, {row['faiss']}), built in {row['build_ratio']:.2f} times its time"
         )
+    for name, most in limits().items() if profile else ():
+        console.print(f"{most:.3g}: {name}")
     if output is not None:
         record = {"where": where, "num_classes": num_classes, "by_turns": compared}
         record["points"] = [dataclasses.asdict(p) for p in points]

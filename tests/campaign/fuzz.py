@@ -122,7 +122,8 @@ def _write_arrays(path: Path) -> None:
 
 def _write_index(path: Path) -> None:
     classes = cx.Classes(jax.random.normal(jax.random.key(0), (40, 4)))
-    retriever = cx.samplers.ivf_index(num_centers=2, hm_num=20, num_kept=20)
+    codes = "int8" if "int8" in path.name else "mean"
+    retriever = cx.samplers.ivf_index(num_centers=2, hm_num=20, num_kept=20, codes=codes)
     cx.samplers.save_index(path, retriever, retriever.build(jax.random.key(1), classes), classes)
 
 
@@ -152,7 +153,10 @@ FORMATS = [
     Format("features.tsv", _writes(references.FEATURES), read_table, references.features, TEXT),
     Format("questions.tsv", _writes(references.QUESTIONS), _questions, references.questions, TEXT),
     Format("model.safetensors", _write_model, _model, None, BINARY),
-    Format("index.safetensors", _write_index, lambda path: _plain(cx.samplers.load_index(path)[1:]), None, BINARY),
+    *(
+        Format(name, _write_index, lambda path: _plain(cx.samplers.load_index(path)[1:]), None, BINARY)
+        for name in ("index.safetensors", "index.int8.safetensors")
+    ),
 ]
 
 

@@ -177,14 +177,17 @@ def words(folder: Path) -> dict[str, np.ndarray]:
     return {"in": trained.vectors.vectors, "out": trained.outputs.vectors}
 
 
-IVF = cx.samplers.ivf_bq(6, num_centers=4, hm_num=16, num_kept=12, schedule=lambda step: step % 8 == 7)
+IVF = functools.partial(
+    cx.samplers.ivf_bq, 6, num_centers=4, hm_num=16, num_kept=12, schedule=lambda step: step % 8 == 7
+)
 MIDX = cx.samplers.midx(6, num_codewords=4, schedule=lambda step: step % 8 == 7)
 KERNEL = cx.samplers.kernel(6, rank=4, leaf_size=4, schedule=lambda step: step % 8 == 7)
 RUNS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
     "log_uniform": functools.partial(head, cx.samplers.log_uniform(8), 1),
     "exact": functools.partial(head, cx.samplers.log_uniform(8), 1, tables=cx.rows.exact_adam(0.01)),
     "lsh": functools.partial(head, problems.HASHED, 1),
-    "ivf": functools.partial(head, IVF, 1),
+    "ivf": functools.partial(head, IVF(), 1),
+    "ivf of bytes": functools.partial(head, IVF(codes="int8"), 1),
     "kernel": functools.partial(head, KERNEL, 1),
     "midx": functools.partial(head, MIDX, 1),
     "eight devices": functools.partial(head, cx.samplers.log_uniform(8), 8),

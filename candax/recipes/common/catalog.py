@@ -12,6 +12,10 @@ from candax.base import Loss, SampledLogits, Sampler
 
 # Directions that "buckets" searches for in a step; each search costs as much as scoring all classes for an example.
 _NUM_DIRECTIONS = 16
+# Codes that "ivf_bq" sees for an example, and how many of them it scores exactly.
+_SEEN, _SCORED = 2500, 250
+# The share of what "resampled" scores that it keeps for an example.
+_KEPT = 8
 
 SamplerName = Literal[
     "uniform",
@@ -26,6 +30,9 @@ SamplerName = Literal[
     "lsh_embedding",
     "lsh_label",
     "buckets",
+    "ivf_bq",
+    "kernel",
+    "resampled",
 ]
 LossName = Literal[
     "sampled_softmax",
@@ -71,6 +78,29 @@ def _buckets(num_sampled: int) -> Sampler:
     return samplers.with_tail(head, _smoothed_unigram(max(1, num_sampled // 2)))
 
 
+def _ivf_bq(num_sampled: int) -> Sampler:
+    # As with buckets: what is retrieved for the batch, and as many by frequency.
+    head = samplers.ivf_bq(
+        num_sampled=max(1, num_sampled // 2),
+        num_centers=64,
+        hm_num=_SEEN,
+        num_kept=_SCORED,
+        num_groups=1,
+        codes="rotated",
+        update_every=None,
+        schedule=samplers.exponential_schedule(50),
+    )
+    return samplers.with_tail(head, _smoothed_unigram(max(1, num_sampled // 2)))
+
+
+def _kernel(num_sampled: int) -> Sampler:
+    return samplers.kernel(num_sampled, num_groups=1)
+
+
+def _resampled(num_sampled: int) -> Sampler:
+    return samplers.resampled(_smoothed_unigram(num_sampled), max(1, num_sampled // _KEPT))
+
+
 def _lsh(query: Literal["embedding", "label"], num_sampled: int) -> Sampler:
     # Tables follow the weights only when rebuilt: moving rows at every step costs more time than it gains precision.
     return samplers.lsh(
@@ -104,7 +134,8 @@ def and_labels(sampler: Sampler) -> Sampler:
     return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
 
 
-# Each makes a sampler of so many candidates: the batch shares them, but top_k finds its own for every example.
+# Each makes a sampler of so many candidates, which the batch shares; "top_k" finds, and "resampled" keeps, some of its own
+# for every example.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
     "log_uniform": samplers.log_uniform,
@@ -118,6 +149,9 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),
     "buckets": _buckets,
+    "ivf_bq": _ivf_bq,
+    "kernel": _kernel,
+    "resampled": _resampled,
 }
 # Samplers that can draw without replacement, doing so: a frequent class is in nearly every set, but only once.
 DISTINCT: dict[SamplerName, Callable[[int], Sampler]] = {
