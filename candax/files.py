@@ -100,7 +100,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _told_code(error: BaseException | None) -> int | None:
-    """The number of the system's error of which TensorStore tells in the text of another one."""
+    """The number of the system's error, which TensorStore puts into the text of its own."""
     while error is not None:
         if found := re.search(r"os_error_code='(\d+)'", str(error)):
             return int(found[1])

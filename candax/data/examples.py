@@ -111,7 +111,7 @@ class Dataset:
             ("class_names", self.class_names, self.num_classes),
         ):
             if names is not None and len(names) != size:
-                raise ValueError(f"{what} must hold one name an id, {size}, or be None; got {len(names)}")
+                raise ValueError(f"{what} must hold one name per id, {size}, or be None; got {len(names)}")
 
     @property
     def digest(self) -> str:

@@ -29,6 +29,7 @@ class Interactions:
         item_names: one name per item, the most frequent first.
         items: the items of all users, user by user.
         offsets: where each user's items begin in ``items``, and where those of the last user end.
+        left_out: interactions, and users, without an item that occurs often enough.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Interactions:
     item_names: tuple[str, ...]
     items: Int32[np.ndarray, " N"]
     offsets: Int64[np.ndarray, " num_users_plus_1"]
+    left_out: tuple[int, int] = (0, 0)
 
     def __len__(self) -> int:
         """The number of interactions."""
@@ -86,4 +88,5 @@ def interactions_of(name: str, rows: Iterable[Row], *, min_count: int = 1) -> In
         raise ValueError(f"{name}: expected times that are finite numbers, got {times[~np.isfinite(times)][0]}.")
     order = np.lexsort((users,) if times is None else (times, users))  # stable: equals stay in the order of the rows
     offsets = np.concatenate([[0], np.cumsum(np.bincount(users, minlength=len(user_ids)))]).astype(np.int64)
-    return Interactions(name, tuple(user_ids), tuple(item_names), items[order], offsets)
+    left_out = len(every) - len(kept), len({row.user for row in every}) - len(user_ids)
+    return Interactions(name, tuple(user_ids), tuple(item_names), items[order], offsets, left_out)

@@ -177,4 +177,7 @@ def open_text(path: Path) -> Iterator[IO[str]]:
         try:
             yield io.TextIOWrapper(io.BufferedReader(_WithoutNul(path, stream), 1 << 16), encoding="utf-8-sig")
         except UnicodeDecodeError as error:
+            if path.is_file():
+                for _ in text_lines(path):  # which says in what line
+                    pass
             raise ValueError(f"{path}: expected text in UTF-8, plain or {ENDINGS}; {error}.") from error

@@ -208,7 +208,7 @@ def text_words(paths: Iterable[str | os.PathLike[str]] = (), *, min_count: int =
                     raise
                 raise OSError(
                     error.errno,
-                    f"no space for the word ids of {name}, 4 bytes a word, of which {file.tell()} bytes were written. "
+                    f"no space for the word ids of {name}, 4 bytes each, of which {file.tell()} bytes were written. "
                     f"Free space, or set {CACHE_VARIABLE} to a folder that has it",
                     str(cache_folder()),
                 ) from error

@@ -171,7 +171,7 @@ def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
         warnings.warn(f"{path} is not used: expected text in UTF-8; {error}", stacklevel=2)
         return None
     if len(lines) != size:
-        warnings.warn(f"{path} is not used: expected {size} names, one a line; got {len(lines)}", stacklevel=2)
+        warnings.warn(f"{path} is not used: expected {size} names, one per line; got {len(lines)}", stacklevel=2)
         return None
     return tuple(line.removesuffix("\r") for line in lines)
 

@@ -78,7 +78,7 @@ def nce(
     """
     log_z = jnp.reshape(jnp.asarray(log_normalizer, widened(logits.true).dtype), (-1, 1))
     if len(log_z) not in (1, len(logits.true)):
-        raise ValueError(f"expected one log_normalizer or {len(logits.true)}, one an example, got {len(log_z)}.")
+        raise ValueError(f"expected one log_normalizer or {len(logits.true)}, one per example, got {len(log_z)}.")
     true = minus_log_expected_count(logits.true - log_z, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled - log_z, logits.sampled_log_expected_count)
     keep = negatives(logits) if remove_hits else logits.sampled_mask

@@ -23,7 +23,7 @@ from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.output_layer import OutputLayer, class_vectors, lengthened, log_prior
 from candax.models.predictions import check_reduction, predictions
-from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss_over_all, reads_vectors
+from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss_over_all, reads_vectors, refreshes
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
 from candax.rows.slots import settle
@@ -41,8 +41,6 @@ class Refreshes:
     called = False
 
 
-# A sampler that is not due in the first steps, as many as this, is taken for one that needs no refresh.
-_LOOK_AHEAD = 5000
 # Keys for building a sampler's state are folded from a number that no step has.
 INIT = 2**31 - 1
 
@@ -188,6 +186,13 @@ class Head(OutputLayer):
         computed = isinstance(self.vectors, ComputedVectors)
         if sampler is not None and computed and reads_vectors(sampler, self.num_classes):
             self.vectors.keep()
+            if not refreshes(sampler):
+                warnings.warn(
+                    "this head's sampler looks at class vectors, which are computed: it sees those of now, computed "
+                    "again at its refreshes, and it has none. Give it a schedule: cx.samplers.every(sampler, 50), and "
+                    "call candax.refresh(model, step) before each step, as cx.training.fit does.",
+                    stacklevel=2,
+                )
         # Said to be data, as it may be None now and a variable after the next call.
         self.state = nnx.data(None if sampler is None else SamplerState(self._initial_state()))
 
@@ -281,7 +286,7 @@ class Head(OutputLayer):
 
     def _warn_without_refresh(self) -> None:
         assert self.sampler is not None
-        if not Refreshes.called and any(map(self.sampler.schedule, range(_LOOK_AHEAD))):
+        if not Refreshes.called and refreshes(self.sampler):
             warnings.warn(
                 "this head's sampler keeps an index of the class vectors that is to be rebuilt now and then, and "
                 "candax.refresh was never called: call candax.refresh(model, step) before each step.",

@@ -20,6 +20,9 @@ from candax.models.scoring import VectorsOf, draw_and_score, without_gradient
 from candax.rows.lookups import TableView
 from candax.rows.tables import Table
 
+# Steps in which a sampler is looked for to be due.
+_LOOK_AHEAD = 5000
+
 
 @checked
 def sampled_loss(
@@ -136,6 +139,11 @@ def reads_vectors(sampler: Sampler, num_classes: int) -> bool:
     vectors = jax.ShapeDtypeStruct((num_classes, 2), jnp.float32)
     traced = jax.make_jaxpr(draw)(vectors, jax.eval_shape(jax.random.key, 0)).jaxpr
     return any(var is traced.invars[0] for equation in traced.eqns for var in equation.invars)
+
+
+def refreshes(sampler: Sampler) -> bool:
+    """Whether a sampler is refreshed at all: one that is not due in the first steps is taken for one that never is."""
+    return any(map(sampler.schedule, range(_LOOK_AHEAD)))
 
 
 def loss_over_all(

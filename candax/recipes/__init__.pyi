@@ -2,6 +2,7 @@ from . import (
     common as common,
     extreme as extreme,
     faces as faces,
+    language as language,
     links as links,
     predict as predict,
     retrieval as retrieval,

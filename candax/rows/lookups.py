@@ -241,7 +241,7 @@ def gather(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Arra
 
 
 def _read(table: Float[Array, "rows ..."], ids: Int[Array, "*n"]) -> Float[Array, "..."]:
-    """``gather`` for rows of which no gradient is taken: what ``gather``'s drops, its own would add to the first row.
+    """``gather`` for rows without a gradient (which it would add to the first row for ids that are no rows).
 
     It chooses once per number and ``gather`` twice; XLA repeats these choices at every use of the rows.
     """

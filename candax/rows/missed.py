@@ -169,7 +169,7 @@ def _polynomials(places: Any, number: int) -> list[Any]:
 
 
 def _rule(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Angles of the nodes, and for each what of the sums of the polynomials is the sum of its Lagrange polynomial."""
+    """Angles of the nodes, and for each the weights of Chebyshev polynomials that make up its Lagrange polynomial."""
     angles = (np.arange(number) + 0.5) * np.pi / number
     return angles, np.cos(angles[:, None] * np.arange(number)) * np.where(np.arange(number) == 0, 1, 2) / number
 

@@ -214,7 +214,7 @@ def check_counts(bench: LossBench) -> None:
 
 
 def check_more_labels(bench: LossBench) -> None:
-    """Labels without a slot: masked slots say nothing of them, and where there are none, all is as if not told."""
+    """Labels without a slot of their own: masked ones change nothing, nor does an array without slots."""
     for seed in range(5):
         logits = make_logits(seed)
         more = with_more_labels(logits, seed)

@@ -57,9 +57,9 @@ def test_refuses_sets_that_do_not_fit() -> None:
         Dataset("x", examples, random_examples(0, num_features=3))
     with pytest.raises(ValueError, match="num_classes; got 9 and 3"):
         Dataset("x", examples, random_examples(0, num_classes=3))
-    with pytest.raises(ValueError, match="feature_names must hold one name an id, 12"):
+    with pytest.raises(ValueError, match="feature_names must hold one name per id, 12"):
         Dataset("x", examples, examples, feature_names=("a",))
-    with pytest.raises(ValueError, match="class_names must hold one name an id, 9"):
+    with pytest.raises(ValueError, match="class_names must hold one name per id, 9"):
         Dataset("x", examples, examples, class_names=("a",) * 8)
 
 

@@ -63,7 +63,7 @@ def test_names_are_taken_where_they_fit(tmp_path: Path) -> None:
     write_both(tmp_path)
     (tmp_path / "features.txt.xz").write_bytes(lzma.compress("a\nb\nc\nd\n\u00e9\n".encode()))
     (tmp_path / "labels.txt").write_text("one\ntwo\n")
-    with pytest.warns(UserWarning, match=r"labels.txt is not used: expected 3 names, one a line; got 2"):
+    with pytest.warns(UserWarning, match=r"labels.txt is not used: expected 3 names, one per line; got 2"):
         dataset = read_folder(tmp_path)
     assert dataset.feature_names == ("a", "b", "c", "d", "\u00e9")
     assert dataset.class_names is None

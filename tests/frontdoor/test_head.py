@@ -1,6 +1,7 @@
 """What people expect of a softmax head: predictions, biases, transforms, computed vectors, growth."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -283,6 +284,16 @@ def test_computed_vectors_train_and_predict_with_a_sampler_that_indexes():
     head.eval()
     logits = np.asarray(head(H))
     np.testing.assert_array_equal(head.top_k(H, 1)[1][..., 0], logits.argmax(axis=-1))
+
+
+def test_a_sampler_that_would_see_computed_vectors_of_the_start_to_the_end_is_told_of():
+    items = Items(nnx.Rngs(0))
+    with pytest.warns(UserWarning, match=r"computed again at its refreshes, and it has none.*every\(sampler, 50\)"):
+        cx.Head(CLASSES, vectors=items, sampler=cx.samplers.top_k(8), loss=cx.losses.css, rngs=nnx.Rngs(1))
+    with warnings.catch_warnings(action="error"):
+        for sampler in (UNIFORM, cx.samplers.every(cx.samplers.top_k(8), 50)):
+            cx.Head(CLASSES, vectors=items, sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(1))
+        cx.Head(CLASSES, DIM, sampler=cx.samplers.top_k(8), loss=cx.losses.css, rngs=nnx.Rngs(1))
 
 
 def test_a_full_softmax_over_computed_vectors_has_a_gradient():

@@ -16,9 +16,10 @@ from candax import data
 from candax.models.links import NearEntities
 from candax.ranks import streaming_ranks
 from candax.recipes.common import finished
+from candax.recipes.common.catalog import SAMPLERS
 from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.links import baselines, building, metrics, training
-from candax.recipes.links.command import METHODS, LinksSettings
+from candax.recipes.links.command import METHODS, LinksSettings, problem_of
 from tests.commands import fails, run, write_ring
 
 NUM, DIM, BATCH = 300, 6, 7
@@ -230,9 +231,29 @@ def test_every_method_trains(method, ring, tmp_path):
     assert np.isfinite(rows[-1]["mrr"])
 
 
-def test_any_sampler_and_loss_go(ring, tmp_path):
-    names = ("--sampler", "top_k", "--loss", "nce", "--smoothing", 0.1, "--epochs", 1)
+@pytest.mark.parametrize(
+    ("method", "sampler", "loss"),
+    [
+        ("complex", "top_k", "nce"),
+        ("transe", "resampled", "css"),
+        pytest.param("complex", "midx", "one_vs_all", marks=pytest.mark.slow),
+        pytest.param("rotate", "lsh_embedding", "sampled_softmax", marks=pytest.mark.slow),
+    ],
+)
+def test_any_sampler_and_loss_go(method, sampler, loss, ring, tmp_path):
+    names = ("--methods", method, "--sampler", sampler, "--loss", loss, "--smoothing", 0.1, "--epochs", 1)
     run("links", "--dataset", ring, *SMALL[:6], *names, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("sampler", ["top_k", "uniform", "midx"])
+def test_a_sampler_of_computed_vectors_sees_new_ones_now_and_then(sampler, ring):
+    """TransE and RotatE compute the entities' vectors; a sampler that looks at them must not see those of the start."""
+    settings = LinksSettings(dataset=str(ring), dim=8, num_sampled=4, sampler=sampler).ready()
+    graph = problem_of(settings).graph
+    of_sampler = {name: building.training_of(settings, METHODS[name], graph, 0)[1][0] for name in ("complex", "transe")}
+    own = SAMPLERS[sampler](4).schedule
+    due = [any(map(of.schedule, range(1, 101))) for of in of_sampler.values()]
+    assert due == [any(map(own, range(1, 101))), sampler != "uniform"]
 
 
 def test_wrong_data_and_settings_end_in_one_line(ring, tmp_path, capsys):

@@ -73,6 +73,7 @@ def test_an_index_is_built_once_and_finds_the_same_where_it_sees_all(trained):
     ("text", "message"),
     [
         ("", "expected lines to answer, got an empty input"),
+        ("\n \n", "expected lines to answer, got an empty input"),
         ("2 31 20\n0 1:1\n0 1:1\n", "in.txt:1: expected 30 features, as the run has them, got a header of 31"),
         ("3 30 20\n0 1:1\n0 1:1\n", "in.txt:3: expected 3 examples, as the header states, got 2"),
         ("1 30 20\n0 1:1\n0 1:1\n", "in.txt:3: expected 1 examples, as the header states; got more"),
@@ -85,6 +86,21 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(text, message, trained, c
     out = trained.folder / "never.tsv"
     assert message in fails(capsys, "predict", trained.run, trained.folder / "in.txt", "--out", out)
     assert [path.name for path in trained.folder.iterdir() if "never" in path.name] == []
+
+
+@pytest.mark.parametrize("empty", [1, 2])
+def test_empty_lines_at_the_beginning_are_examples_without_features(empty, trained, monkeypatch, capsys):
+    piped(monkeypatch, "\n" * empty + " 1:1\n 2:1\n")
+    run("predict", trained.run, "-", "--k", 1)
+    out, err = capsys.readouterr()
+    assert [int(line.split("\t")[0]) for line in out.splitlines()] == list(range(empty + 2))
+    assert f"answered by how frequent classes are: {empty}" in err
+
+
+def test_an_index_is_not_built_for_an_input_that_is_not_there(trained, tmp_path, capsys):
+    index = tmp_path / "index.safetensors"
+    assert "which does not exist" in fails(capsys, "predict", trained.run, tmp_path / "no.txt", "--index", index)
+    assert not index.exists()
 
 
 def test_runs_that_cannot_be_used_say_why(trained, tmp_path, capsys):

@@ -169,6 +169,11 @@ def test_questions_are_read_in_each_form_and_unknown_ones_counted(graph, monkeyp
     assert "unknown to the run, left without an answer: 1" in err
     names, scores = model.complete(head, relation, 3)
     np.testing.assert_allclose(model.score(head, relation, names), scores, rtol=1e-4, atol=1e-6)
+    piped(monkeypatch, f"subject\tpredicate\tobject\n{head}\t{relation}\t?\n")
+    run("predict", graph.run, "-", "--k", 4, "--format", "jsonl", "--exclude-known")
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["names"] for line in out.splitlines()] == [one]
+    assert "lines that name columns: 1" in err
     piped(monkeypatch, f"{head}\t{relation}\t{tail}\n")
     assert "standard input:1: expected head<tab>relation, " in fails(capsys, "predict", graph.run, "-")
     piped(monkeypatch, f"{head}\t{relation}\n")
@@ -189,7 +194,7 @@ def test_words_are_answered_as_by_neighbours(tmp_path, monkeypatch, capsys):
         assert found == {word: [name for name, _ in vectors.neighbors(word, 4)] for word in ("w3", "W7")}
         assert "words without a vector, left without an answer: 1" in err
     piped(monkeypatch, "two words\n")
-    assert "standard input:1: expected one word a line" in fails(capsys, "predict", tmp_path, "-")
+    assert "standard input:1: expected one word per line" in fails(capsys, "predict", tmp_path, "-")
 
 
 def test_gensim_opens_the_vectors(tmp_path):

@@ -1,6 +1,7 @@
 """`candax retrieve`: baselines by hand, a training that beats the most popular, its files, and its use."""
 
 import json
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +122,14 @@ def test_labels_of_the_batch_join_every_sampler_that_allows_it(name, in_batch):
     assert (sampler.facts.law_over == "batch") == (joined or name == "in_batch")
     distinct = name in ("uniform", "log_uniform", "unigram") and not in_batch
     assert not (distinct and sampler.facts.with_replacement)
+
+
+@pytest.mark.parametrize("changes", [{"hard": 4}, {"sampler": "top_k"}])
+def test_item_vectors_of_features_are_computed_anew_for_a_sampler_that_looks_at_them(changes):
+    for features in (None, "features.tsv"):
+        settings = command.RetrieveSettings(num_sampled=8, item_features=features and Path(features), **changes)
+        sampler, _ = building.pair_of(settings, 30)
+        assert sampler.schedule(50) == (features is not None)
 
 
 def test_a_number_that_is_given_takes_the_place_of_a_method_s_own():

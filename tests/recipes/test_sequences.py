@@ -210,14 +210,33 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
     assert (found.item_names, found.user_names) == (("tea", "jam", "milk"), ("ann", "user"))
     assert [found.item_names[item] for item in found.items[:3]] == ["jam", "milk", "tea"]
     told = "shop.txt:2: taken for names of columns, of which are read: user_id, item_id, timestamp; left out: rating"
-    assert found.notes == (told,)
+    assert found.notes == (told, "shop.txt: 1 empty lines are passed over")
 
 
 def test_answers_that_are_in_their_history_are_told(tmp_path):
     found = files.load(write(tmp_path, "ann tea jam tea oil tea\nbob milk tea jam\n"))
-    (note,) = next_item._repeated(found, found.questions("test"))
-    assert note.startswith("1 of 2 answers are in their own history")
-    assert not next_item._repeated(found, found.questions("validation"))
+    (again,) = next_item._counted(found, found.questions("test"))
+    assert again.startswith("1 of 2 answers are in their own history")
+    assert not next_item._counted(found, found.questions("validation"))
+
+
+def test_what_is_passed_over_is_counted(tmp_path):
+    found = files.load(write(tmp_path, "\nann tea milk tea\n\nbob oil\ncat tea tea milk\n"), min_count=2)
+    left_out = "1 interactions with items that occur less than 2 times are left out, and with them 1 users"
+    assert found.notes == ("shop.txt: 2 empty lines are passed over", left_out)
+    found = files.load(write(tmp_path, "ann,tea\n\nann,jam\nann,oil\nbob,tea\n"))
+    assert found.notes == ("shop.txt: 1 empty lines are passed over",)
+    without, unseen = next_item._counted(found, found.questions("test"))
+    assert unseen.startswith("1 of 1 answers are items that training has not")
+    assert without == "1 of 2 users have too few items to be asked about"
+
+
+@pytest.mark.parametrize("mark", [",", "\t", " "])
+def test_text_in_another_encoding_is_told_by_its_line(mark, tmp_path):
+    text = "".join(f"u{i}{mark}tea\n" for i in range(3)) + f"u4{mark}caf\xe9\n"
+    (tmp_path / "shop.txt").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"shop.txt:4: expected text in UTF-8"):
+        files.load(str(tmp_path / "shop.txt"))
 
 
 @pytest.mark.parametrize(

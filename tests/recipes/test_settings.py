@@ -5,12 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
+import candax as cx
 from candax import cli
 from candax.recipes import common
 from candax.recipes.common import Count, Positive, Share
 from candax.recipes.common.options import saved_settings
+from candax.recipes.extreme import setting
 from candax.recipes.extreme.train import Train
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.links.command import LinksSettings
@@ -120,3 +124,19 @@ def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path, capsys)
 )
 def test_settings_that_some_training_uses_are_taken(settings):
     assert type(settings.ready()) is type(settings)
+
+
+def test_what_cannot_be_learned_or_measured_is_told():
+    features = csr_array(np.array([[2.0, 0], [1, 3], [0, 0]], np.float32))
+    train = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], np.float32)))
+    test = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], np.float32)))
+    dataset = cx.data.Dataset("made", train, test)
+    assert setting._notes(dataset, tf_idf=True) == [
+        "1 of 2 labels in test are in no training example: they count as missed",
+        "1 of 3 training examples have no features: ranked by how frequent classes are",
+        "1 of 3 test examples have no labels: left out of training and of figures",
+        "1 of 3 test examples have no features: ranked by how frequent classes are",
+    ]
+    assert setting._notes(dataset, tf_idf=False)[-1] == "values of features look like counts: try --tf-idf"
+    small = dataclasses.replace(train, features=features / 7)
+    assert "counts" not in setting._notes(dataclasses.replace(dataset, train=small), tf_idf=False)[-1]

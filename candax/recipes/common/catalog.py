@@ -9,11 +9,14 @@ from jaxtyping import Array, Float
 
 from candax import losses, samplers
 from candax.base import Loss, SampledLogits, Sampler
+from candax.models.sampled import reads_vectors, refreshes
 
 # Directions that "buckets" searches for in a step; each search costs as much as scoring all classes for an example.
 _NUM_DIRECTIONS = 16
 # Codes that "ivf_bq" sees for an example, and how many of them it scores exactly.
 _SEEN, _SCORED = 2500, 250
+# Steps between two computations of all class vectors, where they are computed and a sampler looks at them.
+_RENEWED_EVERY = 50
 # The share of what "resampled" scores that it keeps for an example.
 _KEPT = 8
 
@@ -134,8 +137,14 @@ def and_labels(sampler: Sampler) -> Sampler:
     return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
 
 
-# Each makes a sampler of so many candidates, which the batch shares; "top_k" finds, and "resampled" keeps, some of its own
-# for every example.
+def for_computed(sampler: Sampler, num_classes: int) -> Sampler:
+    """A sampler of class vectors that are computed: where it looks at them, it is to see new ones now and then."""
+    stale = reads_vectors(sampler, num_classes) and not refreshes(sampler)
+    return samplers.every(sampler, _RENEWED_EVERY) if stale else sampler
+
+
+# Each makes a sampler of so many candidates, which the batch shares; but "top_k" finds some for every example by
+# itself, and "resampled" keeps some.
 SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": samplers.uniform,
     "log_uniform": samplers.log_uniform,

@@ -55,6 +55,7 @@ def compare(settings: Compare) -> list[common.Row]:
     settings = settings.ready()
     common.writable_folder(settings.out)
     dataset = settings.load()
+    settings.told(dataset)
     Console().print(
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples, "
         f"{dataset.num_features:,} features, {dataset.num_classes:,} classes"

@@ -5,6 +5,7 @@ import functools
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from rich.console import Console
 
 from candax import data
 from candax.base import Loss, Sampler
@@ -97,6 +98,11 @@ class Setting(common.Settings):
         dataset = data.tf_idf(dataset) if self.tf_idf else dataset
         return dataclasses.replace(dataset, train=_in_range(dataset.train), test=_in_range(dataset.test))
 
+    def told(self, dataset: data.Dataset) -> None:
+        """Prints what to know of a data set: what cannot be learned or measured, and a setting that may be missing."""
+        for note in _notes(dataset, self.tf_idf):
+            Console().print(note, soft_wrap=True, markup=False)
+
     def check_sizes(self, dataset: data.Dataset) -> None:
         """Raises ValueError for a data set that has nothing to measure on, or not enough to train on."""
         train, test = len(dataset.train), len(dataset.test)
@@ -144,3 +150,19 @@ class Setting(common.Settings):
         """A sampler and a loss by name."""
         number = min(self.top_k, self.num_sampled) if sampler == "top_k" else self.num_sampled
         return SAMPLERS[sampler](number), LOSSES[loss]
+
+
+def _notes(dataset: data.Dataset, tf_idf: bool) -> list[str]:
+    learned = np.bincount(dataset.train.labels.indices, minlength=dataset.num_classes) > 0
+    asked = dataset.test.labels.indices
+    unseen = int(np.sum(~learned[asked]))
+    said = {f"{unseen:,} of {len(asked):,} labels in test are in no training example: they count as missed": unseen}
+    for which, part in (("training", dataset.train), ("test", dataset.test)):
+        for what, of in (("labels", part.labels), ("features", part.features)):
+            without = int(np.sum(np.diff(of.indptr) == 0))
+            then = {"labels": "left out of training and of figures", "features": "ranked by how frequent classes are"}
+            said[f"{without:,} of {len(part):,} {which} examples have no {what}: {then[what]}"] = without
+    values = dataset.train.features.data
+    counts = not tf_idf and len(values) and values.max() > 1 and np.array_equal(values, np.round(values))
+    said["values of features look like counts: try --tf-idf"] = int(counts)
+    return [note for note, number in said.items() if number]

@@ -163,6 +163,7 @@ def train(settings: Train) -> list[common.Row]:
     settings = settings.ready()
     common.writable_folder(settings.out)
     dataset = settings.load()
+    settings.told(dataset)
     for number in range(max(settings.seeds, settings.average)):
         of = settings.of_seed(number)
         check_begun(of.out, functools.partial(_identity, of, dataset))

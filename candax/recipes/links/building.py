@@ -12,7 +12,7 @@ from candax.base import Sampler
 from candax.models.links import LinkEncoder, NearEntities
 from candax.recipes import common
 from candax.recipes.common import finished
-from candax.recipes.common.catalog import LOSSES, SAMPLERS, and_labels
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, and_labels, for_computed
 from candax.recipes.links import training
 
 
@@ -35,7 +35,10 @@ def training_of(
         measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
         loss_fn=training.regularised(settings.regulariser, settings.regularisation),
     )
-    return trained, _pair(settings)
+    sampler, loss = _pair(settings)
+    if method.distance and sampler is not None:
+        sampler = for_computed(sampler, graph.num_entities)
+    return trained, (sampler, loss)
 
 
 def link_model_of(

@@ -107,7 +107,7 @@ class LinksSettings(common.Settings):
     labels_too: bool = True
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
     smoothing: common.NotNegative = 0.2
-    """Label smoothing: the part of the target that the candidates share."""
+    """Label smoothing: the part of the target that the candidates share; over all classes there is none."""
     regulariser: training.Regulariser = "n3"
     """Of the rows of each triple: the sum of cubes or of squares."""
     regularisation: common.NotNegative = 0.1

@@ -4,7 +4,7 @@
     candax predict runs/sequences histories.txt          (user item item ...)
     candax predict runs/links questions.tsv              (head, relation, ?)
     candax predict runs/language texts.txt               (the beginning of a text)
-    echo parse | candax predict runs/word2vec -          (one word a line)
+    echo parse | candax predict runs/word2vec -          (one word per line)
 
 Inputs are read and answered 1,024 at a time, however many there are. The file of ``--out`` appears
 only when all is written; standard output may end early where an input is faulty, with exit status 2.
@@ -61,11 +61,12 @@ def predict(settings: Predict) -> Counter[str]:
     task, found = load_task(settings.run)
     options = _options(settings, task)
     answers = importlib.import_module(f"candax.recipes.predict.{TASKS[task].answers}").answers
-    if settings.index is not None:
-        options |= _through(found, settings.index)
     notes: Counter[str] = Counter()
     source, as_text, number = lines.source(settings.input), lines.FORMATS[settings.format], 0
     with lines.writing(settings.out) as write:
+        # Last, as it takes longest to build: not for an input that is not there.
+        if settings.index is not None:
+            options |= _through(found, settings.index)
         for batch in answers(found, source, settings.k, notes, **options):
             write("".join(map(as_text, batch)))
             number += len(batch)

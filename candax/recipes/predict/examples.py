@@ -1,6 +1,7 @@
 """Examples of sparse features, in the Extreme Classification Repository's text format, and their likeliest classes."""
 
 import codecs
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -42,8 +43,18 @@ def answers(
 def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold an example; a header is checked and taken away."""
     first = next(((number, line.removeprefix(codecs.BOM_UTF8)) for number, line in source.lines), None)
-    if first is None or (not first[1].strip() and all(not line.strip() for _, line in source.lines)):
+    if first is None:
         raise source.empty()
+    # Empty lines are examples without features, but not if there is nothing else.
+    beginning: list[tuple[int, bytes]] = []
+    if not first[1].strip():
+        for one in source.lines:
+            beginning.append(one)
+            if one[1].strip():
+                break
+        else:
+            raise source.empty()
+    lines = itertools.chain(beginning, source.lines)
     points = None
     if _HEADER.fullmatch(first[1]):
         try:
@@ -59,7 +70,7 @@ def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:
     else:
         yield first
     count = last = 0
-    for number, line in source.lines:
+    for number, line in lines:
         last = number
         if points is None or count < points:
             count += 1

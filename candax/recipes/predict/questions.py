@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from candax.data.headers import places_of
 from candax.recipes.links.predictor import LinkPredictor
 from candax.recipes.predict.lines import Answer, Source, answered, in_batches
 
@@ -33,7 +34,7 @@ def answers(
     """
     entities = {name: number for number, name in enumerate(found.entities)}
     relations = {name: number for number, name in enumerate(found.relations)}
-    for batch in in_batches(questions(source)):
+    for batch in in_batches(questions(source, notes)):
         known = [one.entity in entities and one.relation in relations for one in batch]
         notes["questions of an entity or relation unknown to the run, left without an answer"] += known.count(False)
         asked = [
@@ -45,14 +46,22 @@ def answers(
         yield answered((one.text for one in batch), best.ids, best.scores, found.entities, known)
 
 
-def questions(source: Source) -> Iterator[Question]:
+def questions(source: Source, notes: Counter[str]) -> Iterator[Question]:
     """Reads ``head<tab>relation``, ``head<tab>relation<tab>?`` or ``?<tab>relation<tab>tail`` lines.
+
+    A first line that names the columns, such as ``head<tab>relation<tab>tail``, is noted and passed over.
 
     Raises:
         ValueError: with file and line, for lines of another kind.
     """
+    is_first = True
     for number, line in source.texts():
         fields = line.split("\t")
+        is_header = is_first and places_of(fields, ("head", "relation"), ("tail",)) is not None
+        is_first = False
+        if is_header:
+            notes["lines that name columns"] += 1
+            continue
         whole = fields if len(fields) != 2 else [*fields, _ASKED]
         if len(whole) != 3 or not all(whole) or (whole[0] == _ASKED) == (whole[2] == _ASKED) or whole[1] == _ASKED:
             raise source.wrong(number, _EXPECTED, line)

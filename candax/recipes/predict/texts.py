@@ -1,4 +1,4 @@
-"""Texts, one a line, and the words that are likeliest to come next."""
+"""Texts, one per line, and the words that are likeliest to come next."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Words, one a line, and the words whose vectors are nearest."""
+"""Words, one per line, and the words whose vectors are nearest."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -39,5 +39,5 @@ def _words(source: Source) -> Iterator[str]:
     for number, text in source.texts():
         word = text.strip()
         if len(word.split()) > 1:
-            raise source.wrong(number, "one word a line", text)
+            raise source.wrong(number, "one word per line", text)
         yield word

@@ -10,7 +10,7 @@ from flax import nnx
 import candax as cx
 from candax import losses, models, samplers
 from candax.base import Sampler
-from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS, and_labels
+from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS, and_labels, for_computed
 from candax.recipes.common.finished import Finished
 from candax.recipes.retrieval.features import NOTHING, FeaturePart, Features, ItemTower, Known
 from candax.recipes.retrieval.tower import UserTower
@@ -61,6 +61,11 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
     if settings.loss is None:
         return None, losses.full_softmax
     loss = losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)
+    sampler = _sampler(settings, num_items)
+    return sampler if settings.item_features is None else for_computed(sampler, num_items), loss
+
+
+def _sampler(settings: Any, num_items: int) -> Sampler:
     number = min(settings.num_sampled, num_items)
     if settings.hard:
         index = samplers.ivf_index(
@@ -70,12 +75,12 @@ def pair_of(settings: Any, num_items: int) -> tuple[Sampler | None, Any]:
             codes="rotated",
             near="logit",
         )
-        return samplers.grouped(index, num_sampled=number, k=min(settings.hard, num_items)), loss
+        return samplers.grouped(index, num_sampled=number, k=min(settings.hard, num_items))
     if settings.sampler == "in_batch":
-        return samplers.in_batch(), loss
+        return samplers.in_batch()
     distinct = not settings.in_batch or settings.sampler == "uniform"
     drawn = {**SAMPLERS, **(DISTINCT if distinct else {})}[settings.sampler](number)
-    return (and_labels(drawn) if settings.in_batch else drawn), loss
+    return and_labels(drawn) if settings.in_batch else drawn
 
 
 def save_towers(

@@ -36,8 +36,8 @@ from candax.recipes.sequences.scoring import Scorer, evaluate, mean_of, mixed, m
 
 TASK = "sequences"
 MethodName: TypeAlias = Literal["transformer", "full_softmax", "sasrec_bce", "sasrec_softmax", "sasrec_gbce"]
-# SASRec as published, without what the recipe adds to it; the number of its blocks is that of its authors. One negative
-# for each place teaches less in a step than many: binary cross-entropy has the 200 passes that were published.
+# A model of SASRec's size, without most of what the recipe adds to it; the number of its blocks is that of its authors.
+# Binary cross-entropy, whose negatives have together the weight of one, has the 200 passes that were published.
 _SASREC: dict[str, Any] = {
     "kind": "sasrec", "dim": 64, "num_heads": 1, "num_blocks": 2, "item_dropout": 0.0, "dropout": 0.2,
     "attention_dropout": 0.2, "smoothing": 0.0, "learning_rate": 1e-3, "epochs": 60.0,

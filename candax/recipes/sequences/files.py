@@ -139,6 +139,11 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     """
     notes: list[str] = []
     found = data.python_interactions(min_count=min_count) if path == STDLIB else _read(Path(path), min_count, notes)
+    if any(found.left_out):
+        notes.append(
+            f"{found.left_out[0]:,} interactions with items that occur less than {min_count} times are left out, and "
+            f"with them {found.left_out[1]:,} users"
+        )
     sequences = Sequences(
         found.name, found.item_names, found.items, found.offsets, user_names=found.user_names, notes=tuple(notes)
     )
@@ -157,7 +162,7 @@ def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
         raise ValueError(f"{path}: expected lines of a user and items, got an empty file.")
     mark = next((mark for mark in "\t," if mark in first), None)
     if mark is None:
-        return interactions_of(name_of(path), _by_spaces(path), min_count=min_count)
+        return interactions_of(name_of(path), _by_spaces(path, notes), min_count=min_count)
     where = f"{path}:{number}"
     header = columns_in(first, mark, where)
     if header is not None:
@@ -211,11 +216,13 @@ def columns_in(line: str, mark: str, where: str) -> tuple[int, ...] | None:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _by_spaces(path: Path) -> Iterator[Row]:
+def _by_spaces(path: Path, notes: list[str]) -> Iterator[Row]:
     users: dict[str, int] = {}
+    empty = 0
     for number, line in text_lines(path):
         user, *items = line.split() or [""]
         if not user:
+            empty += 1
             continue
         if not items:
             raise ValueError(f"{path}:{number}: expected a user and items separated by spaces, got {user!r} alone.")
@@ -223,15 +230,22 @@ def _by_spaces(path: Path) -> Iterator[Row]:
             raise ValueError(f"{path}:{number}: expected one line per user, got {user!r} as in line {users[user]}.")
         users[user] = number
         yield from (Row(user, item) for item in items)
+    _note_empty(path, empty, notes)
+
+
+def _note_empty(path: Path, number: int, notes: list[str]) -> None:
+    if number:
+        notes.append(f"{path.name}: {number:,} empty lines are passed over")
 
 
 def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None, notes: list[str]) -> Iterator[Row]:
     """Rows of a file with tabs or commas; a ``header`` says where what is."""
     columns = f"user{mark}item or user{mark}item{mark}time" if header is None else "as many columns as the first line"
-    width, is_empty, long, times = None, True, list[int](), Times()
+    width, is_empty, long, times, empty = None, True, list[int](), Times(), 0
     with open_text(path) as lines:
         for number, last, fields in _records(path, mark, lines):
             if not mark.join(fields).strip():
+                empty += 1
                 continue
             where = f"{path}:{number}"
             first, width = width is None, len(fields) if width is None else width
@@ -253,6 +267,7 @@ def _by_fields(path: Path, mark: str, header: tuple[int, ...] | None, notes: lis
         raise ValueError(f"{path}: expected rows of a user and an item after the names of columns, found none.")
     if long:
         notes.append(f"{path.name}: {len(long)} rows have line breaks within quotes, the first in line {long[0]}")
+    _note_empty(path, empty, notes)
 
 
 def _records(path: Path, mark: str, lines: Iterable[str]) -> Iterator[tuple[int, int, list[str]]]:

@@ -42,7 +42,7 @@ class NextItemSettings(common.Settings):
     num_sampled: common.Count = 1024
     """Candidates that a batch shares."""
     smoothing: common.NotNegative = 0.2
-    """Label smoothing: the part of the target that the sampled items share."""
+    """Label smoothing: the part of the target that the sampled items share; over all items there is none."""
     dim: common.Count = 128
     """Coordinates of an item's vector."""
     item_dropout: common.NotNegative = 0.3
@@ -132,7 +132,7 @@ def run(
     **study: Any,
 ) -> list[common.Row]:
     """Runs the study; returns the rows of its table."""
-    for note in (*found.notes, *_repeated(found, settings.questions(found))):
+    for note in (*found.notes, *_counted(found, settings.questions(found))):
         Console().print(note, soft_wrap=True, markup=False)
     title = (
         f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
@@ -153,16 +153,23 @@ def run(
     return common.run(common.Study(title, rows, every, (panel,), **study), settings)
 
 
-def _repeated(found: Sequences, questions: Questions) -> list[str]:
-    """What to know where users take items again: by the usual rule an answer that is in its history is ranked."""
+def _counted(found: Sequences, questions: Questions) -> list[str]:
+    """What to know of the questions: who is asked none, and which answers no model, or none that leaves out, can give.
+
+    Where users take items again, an answer that is in its history is ranked, by the usual rule.
+    """
     rows, items = seen_pairs(found, questions)
-    number = np.sum(items == questions.answers[rows])
-    if not number:
-        return []
-    return [
-        f"{number:,} of {len(questions):,} answers are in their own history: they stay in the ranking where other seen "
-        "items are left out, and `candax predict` gives them with --keep-seen alone"
-    ]
+    without, unseen = len(found.lengths) - len(questions), int(np.sum(found.counts()[questions.answers] == 0))
+    again = int(np.sum(items == questions.answers[rows]))
+    said = {
+        f"{without:,} of {len(found.lengths):,} users have too few items to be asked about": without,
+        f"{unseen:,} of {len(questions):,} answers are items that training has not: they count, and are hardly found": (
+            unseen
+        ),
+        f"{again:,} of {len(questions):,} answers are in their own history: they stay in the ranking where other seen "
+        "items are left out, and `candax predict` gives them with --keep-seen alone": again,
+    }
+    return [note for note, number in said.items() if number]
 
 
 def results_of(

@@ -228,7 +228,7 @@ class IVFIndex(NamedTuple):
         ids: Int[Array, " n"],
         vectors: Float[Array, "n dim"],
     ) -> Held:
-        """``codes`` with those of these classes made anew; all of ``state`` is used but its own codes."""
+        """``codes``, in which these classes have new ones; of ``state`` everything else is used."""
         lists, coder, block = state.lists, self._coder, state.lists.ids.shape[1]
         place = lists.places.at[ids].get(mode="fill", fill_value=lists.ids.size)
         place = jnp.where(ids < state.num_valid, place, lists.ids.size)

@@ -12,7 +12,7 @@ from candax.samplers.ivf.lists import Lists, list_of
 _AT_ONCE = 1024
 # About so many classes are used to estimate the scale of an example's logits.
 _SAMPLE = 4096
-# Logits count as no lower than so many times as far below the best as the median is.
+# Logits below the best by more than so many times the median's distance from it count as that far below.
 _LOW = 4.0
 
 

@@ -136,15 +136,6 @@ def build(tables: Tables, key: KeyArray, codes: UInt32[Array, "num_classes table
     return Tables(codes, buckets, loads, evictions)
 
 
-def lookup(tables: Tables, codes: UInt32[Array, "*n tables"]) -> Int[Array, "*n tables capacity"]:
-    """The buckets of queries: ids, ``EMPTY`` where there is none.
-
-    Source: Daghaghi et al. (2021), algorithm 4.
-    """
-    num_tables = tables.buckets.shape[0]
-    return tables.buckets[jnp.arange(num_tables), codes.astype(jnp.int32)]
-
-
 def update(
     tables: Tables,
     key: KeyArray,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from candax.samplers.lsh import tables as lsh_tables
 from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.lsh.tables import build, empty_tables, lookup, update
+from candax.samplers.lsh.tables import build, empty_tables, update
 
 NUM_CLASSES, NUM_TABLES, NUM_BUCKETS, ROWS = 13, 2, 4, 5
 
@@ -209,23 +209,12 @@ def test_more_changes_than_a_chunk_and_many_in_one_bucket():
     assert as_sets(tables) == sets_of(new)
 
 
-def test_lookup_returns_the_buckets_of_the_codes():
-    codes = random_codes(np.random.default_rng(2), (NUM_CLASSES, NUM_TABLES), absent=0.0)
-    tables = jitted_build(empty_tables(NUM_CLASSES, NUM_TABLES, NUM_BUCKETS, 13), jax.random.key(0), codes)
-    found = np.asarray(lookup(tables, codes[:4]))
-    assert found.shape == (4, NUM_TABLES, 13)
-    for example in range(4):
-        for table in range(NUM_TABLES):
-            wanted = set(np.flatnonzero(np.asarray(codes)[:, table] == int(codes[example, table])).tolist())
-            assert set(found[example, table].tolist()) - {EMPTY} == wanted
-
-
 def compiled_step(num_classes):
     """A query whose result decides the update, as in a training step: shapes only, nothing is allocated."""
     num_tables, num_buckets = 6, num_classes // 64
 
     def step(tables, key, queries, rows):
-        found = lookup(tables, queries)
+        found = tables.buckets[jnp.arange(num_tables), queries.astype(jnp.int32)]
         row_ids = jnp.arange(rows) + jnp.max(jnp.where(found == EMPTY, 0, found))
         codes = jax.random.bits(key, (rows, num_tables)) % jnp.uint32(num_buckets)
         return update(tables, key, row_ids, codes), jnp.sum(found)
