@@ -77,6 +77,18 @@ def train_step(model, optimizer, tokens, labels):
     return loss
 
 
+@functools.partial(nnx.jit, donate_argnums=(0, 1))
+def drawing_step(model, optimizer, tokens, labels):
+    """As ``train_step``; returns the candidates too."""
+
+    def loss_and_draw(model):
+        return model.head.loss(model(tokens), labels, return_draw=True)
+
+    (loss, draw), grads = cx.value_and_grad(loss_and_draw, has_aux=True)(model)
+    optimizer.update(model, grads)
+    return loss, draw.candidates.ids
+
+
 def make(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], tables=None, **options):
     model = Model(sampler, mesh, **options)
     trainer = cx.Optimizer(model, optimizer, tables=tables, clip_norm=1.0)
@@ -119,11 +131,26 @@ def slow(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
+def train_and_tell(mesh, sampler):
+    """A training, and the candidates of each step."""
+    model, trainer = make(mesh, sampler)
+    losses, drawn = [], []
+    for step in range(STEPS):
+        cx.refresh(model, step)
+        loss, ids = drawing_step(model, trainer, *batch(step, mesh))
+        losses.append(float(loss))
+        drawn.append(np.asarray(ids))
+    return (model, trainer, losses), drawn
+
+
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in SAMPLERS])
 def test_training_is_the_same_on_every_mesh(name):
-    alone = train(None, SAMPLERS[name])
+    """What is found by class vectors may differ where two are equally near but for rounding."""
+    alone, wanted = train_and_tell(None, SAMPLERS[name])
     for mesh in ("2x4",) if name not in ("uniform", "lsh") else MESHES:
-        assert_same(train(make_mesh(mesh), SAMPLERS[name]), alone)
+        trained, drawn = train_and_tell(make_mesh(mesh), SAMPLERS[name])
+        assert_same(trained, alone)
+        assert sum(map(np.array_equal, drawn, wanted)) >= 19 * STEPS // 20
 
 
 @pytest.mark.parametrize("optimizer", [slow("sgd"), "adam"])

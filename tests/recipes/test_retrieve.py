@@ -72,6 +72,20 @@ def test_a_run_is_used(trained, capsys):
     assert again.recommend([["3", "4", "5"]], 3)[0][0] == items
 
 
+@pytest.mark.parametrize(("seen", "options"), [("left_out", ()), ("ranked", ("--keep-seen",))])
+def test_recall_of_what_is_recommended_is_that_of_the_evaluation(seen, options, trained, capsys):
+    lines = [line.split() for line in (trained / "shop.txt").read_text().splitlines()]
+    (trained / "ask.txt").write_text("".join(" ".join(line[:-1]) + "\n" for line in lines))
+    run("predict", trained / "run", trained / "ask.txt", "--format", "jsonl", *options)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    hits = [line[-1] in one["names"] for line, one in zip(lines, found, strict=True)]
+    rows = json.loads((trained / "run" / "results.json").read_text())
+    (measured,) = (
+        row for row in rows if row["method"] == "two_towers" and (row["seen"], row["search"]) == (seen, "exact")
+    )
+    assert np.mean(hits) == pytest.approx(measured["recall@10"], abs=1e-9)
+
+
 def test_item_neighbours_by_hand(tmp_path):
     (tmp_path / "shop.txt").write_text("a 1 2 3 9\nb 1 3 9\nc 9 9 9\n")
     found = files.load(str(tmp_path / "shop.txt"))

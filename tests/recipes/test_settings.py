@@ -128,8 +128,8 @@ def test_settings_that_some_training_uses_are_taken(settings):
 
 def test_what_cannot_be_learned_or_measured_is_told():
     features = csr_array(np.array([[2.0, 0], [1, 3], [0, 0]], np.float32))
-    train = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], np.float32)))
-    test = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], np.float32)))
+    train = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], bool)))
+    test = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool)))
     dataset = cx.data.Dataset("made", train, test)
     assert setting._notes(dataset, tf_idf=True) == [
         "1 of 2 labels in test are in no training example: they count as missed",
@@ -138,5 +138,5 @@ def test_what_cannot_be_learned_or_measured_is_told():
         "1 of 3 test examples have no features: ranked by how frequent classes are",
     ]
     assert setting._notes(dataset, tf_idf=False)[-1] == "values of features look like counts: try --tf-idf"
-    small = dataclasses.replace(train, features=features / 7)
+    small = dataclasses.replace(train, features=(features / 7).astype(np.float32))
     assert "counts" not in setting._notes(dataclasses.replace(dataset, train=small), tf_idf=False)[-1]
