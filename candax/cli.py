@@ -78,7 +78,7 @@ COMMANDS: Commands = {
         "What a finished run says of new inputs: the best labels, items, entities or words.",
     ),
     "export": (
-        "candax.training.saved",
+        "candax.recipes.predict.export",
         "Export",
         "export_command",
         "Writes class vectors, biases and ids of a run as safetensors, .npy and, if it is there, for faiss.",

@@ -20,7 +20,7 @@ from candax.recipes import load
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare, train as extreme
 from candax.recipes.extreme.train import restore
-from candax.training import saved
+from candax.recipes.predict import export
 from tests.commands import fails, run, write_dataset
 
 
@@ -144,7 +144,7 @@ def test_a_command_that_is_interrupted_says_how_to_go_on_and_ends_with_130(datas
 @pytest.mark.parametrize(("asked", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")])
 def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, monkeypatch, capsys):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(saved, "export_command", lambda settings: signal.raise_signal(signal.Signals[asked]))
+    monkeypatch.setattr(export, "export_command", lambda settings: signal.raise_signal(signal.Signals[asked]))
     with pytest.raises(SystemExit) as ended:
         run("export", "some/run")
     assert (ended.value.code, capsys.readouterr().err) == (130, f"candax: {said}\n")
@@ -173,6 +173,9 @@ def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):
     assert f"files: {tmp_path / 'out'}" in capsys.readouterr().err
     assert "with best/ in it" in fails(capsys, "export", tmp_path, "--best")
     assert "expected a folder that fit has written" in fails(capsys, "export", tmp_path / "nothing")
+    weights = np.load(tmp_path / "out" / "head.class_vectors.npy")
+    np.testing.assert_array_equal(weights, load(tmp_path).fitted_.model.head.vectors[...])
+    assert len(json.loads((tmp_path / "out" / "head.class_names.json").read_text())) == 20
 
 
 OTHERS = [(sampler, "css") for sampler in catalog.SAMPLERS if sampler not in compare.Compare().samplers]

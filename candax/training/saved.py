@@ -1,6 +1,5 @@
 """Reads what a run has saved: its model and optimizer, or its class vectors, as files for other programs."""
 
-import dataclasses
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tyro
 from flax import nnx
-from rich.console import Console
 
 from candax.checks import checked
 from candax.files import replacing
@@ -87,8 +84,8 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     ``class_ids``, the same as ``.npy`` files, and where faiss is installed an exact index of inner products
     ``.faiss``: with biases, its vectors have one coordinate more, where a query must have 1; for a normalised head,
     class vectors there have length 1. They are the weights that training goes on from: a recipe whose optimizer keeps
-    averages measures those, which are in ``model.safetensors``. Where several processes train together, all must call
-    this; the first writes.
+    averages measures those, which are in ``model.safetensors`` and which `candax export` writes. Where several
+    processes train together, all must call this; the first writes.
 
     Args:
         folder: of a run of ``fit``.
@@ -101,21 +98,39 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
     Raises:
         ValueError: where there is no checkpoint, or no best one, or no head with a table in it.
     """
-    from safetensors.numpy import save
-
     step = _best_step(folder) if best else None
     with _saved(folder, best) as checkpoints:
         heads = {name: head for name, head in checkpoints.about().heads.items() if head["vectors"] is not None}
         if not heads:
             raise ValueError(f"expected a run of a model with a candax.Head, got none in {folder}.")
         arrays = checkpoints.read([head[part] for head in heads.values() for part in ("vectors", "biases")], step)
-    arrays = {name: _wide(array) for name, array in arrays.items()}
     written = []
+    for name, head in heads.items():
+        number = head["num_classes"]
+        parts = {"class_vectors": arrays[head["vectors"]][:number]}
+        if head["biases"] is not None:
+            parts["class_biases"] = arrays[head["biases"]][:number]
+        written += write_classes(out, name, parts, normalized=head["normalized"])
+    return written
+
+
+def write_classes(out: str | Path, name: str, parts: dict[str, np.ndarray], *, normalized: bool) -> list[Path]:
+    """Writes the files of one head, see ``export``.
+
+    Args:
+        out: folder to write to; created where missing.
+        name: of the head, with which the files' names begin.
+        parts: ``class_vectors``, and ``class_biases`` where there are some.
+        normalized: whether the head scores by cosines.
+    """
+    from safetensors.numpy import save
+
     if jax.process_index() == 0:
         try:
             Path(out).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(f"expected out to be a folder that can be made, got {out}: {error.strerror}.") from error
+    written = []
 
     def write(name: str, content: bytes | np.ndarray) -> None:
         written.append(Path(out) / name)
@@ -127,16 +142,13 @@ def export(folder: str | Path, out: str | Path, *, best: bool = False) -> list[P
             else:
                 file.write(content)
 
-    for name, head in heads.items():
-        number = head["num_classes"]
-        parts = {"class_vectors": arrays[head["vectors"]][:number], "class_ids": np.arange(number, dtype=np.int64)}
-        if head["biases"] is not None:
-            parts["class_biases"] = arrays[head["biases"]][:number]
-        write(f"{name}.safetensors", save(parts))
-        for part, array in parts.items():
-            write(f"{name}.{part}.npy", array)
-        if importlib.util.find_spec("faiss") is not None:
-            write(f"{name}.faiss", _faiss_index(parts, head["normalized"]))
+    ids = {"class_ids": np.arange(len(parts["class_vectors"]), dtype=np.int64)}
+    parts = {part: _wide(array) for part, array in parts.items()} | ids
+    write(f"{name}.safetensors", save(parts))
+    for part, array in parts.items():
+        write(f"{name}.{part}.npy", array)
+    if importlib.util.find_spec("faiss") is not None:
+        write(f"{name}.faiss", _faiss_index(parts, normalized))
     return written
 
 
@@ -171,8 +183,7 @@ def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:
     return faiss.serialize_index(index).tobytes()
 
 
-_FINISHED = "model.safetensors"
-_OF_RECIPES = " Vectors of this run's models are in models/*/model.safetensors; candax predict --index writes an index."
+_OF_RECIPES = " `candax export` reads the models of a recipe's finished run."
 
 
 def _saved(folder: str | Path, best: bool) -> Checkpoints:
@@ -188,24 +199,3 @@ def _check_has(folder: str | Path, name: str) -> None:
             f"{'. Was the run given Validation(best=...)?' if name == 'best' else ''}."
             f"{_OF_RECIPES if any(Path(folder).glob('models/*/model.safetensors')) else ''}"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Export:
-    """Writes class vectors, biases and ids of a run as .safetensors and .npy, and a faiss index if it is installed."""
-
-    run: tyro.conf.Positional[Path]
-    """Folder of a run that holds checkpoints/."""
-    out: Path = Path("export")
-    """Folder to write to."""
-    best: bool = False
-    """Take the checkpoint of the best validation instead of the newest."""
-
-
-def export_command(settings: Export) -> None:
-    """`candax export RUN`."""
-    console = Console()
-    if (settings.run / _FINISHED).is_file():
-        console.print(f"The weights of the last step; those that were measured are in {settings.run / _FINISHED}.")
-    for path in export(settings.run, settings.out, best=settings.best):
-        console.print(f"{path}  {path.stat().st_size:,} bytes")

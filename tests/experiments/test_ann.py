@@ -23,7 +23,6 @@ def written(path, name):
     return json.loads((path / "results.json").read_text())["rows"]
 
 
-@pytest.mark.slow
 def test_tables_show_what_training_is_good_for(tmp_path):
     untrained, full, ann = ann_tables(ANNTables(quick=True, out=tmp_path))
     assert [(row["loss"], row["method"]) for row in (untrained, full, ann)] == [
@@ -50,7 +49,6 @@ def test_tables_have_a_row_for_every_loss_and_method_once(tmp_path):
     assert found[0] == "softmax full_softmax"
 
 
-@pytest.mark.slow
 def test_recall_is_higher_where_more_is_seen(tmp_path):
     few, everything = ann_recall(ANNRecall(quick=True, out=tmp_path))
     assert few["k"] == everything["k"] == 30
@@ -105,7 +103,6 @@ def test_a_warm_start_knows_classes_that_it_was_not_trained_on(tmp_path):
     assert len(written(tmp_path, "ann_scale")) == 2
 
 
-@pytest.mark.slow
 def test_profile_times_every_part(tmp_path):
     full, ann, *curves = ann_profile(ANNProfile(quick=True, out=tmp_path))
     assert {part for part in PARTS if full[part] == 0} == {"retrieval", "build"}
@@ -132,7 +129,6 @@ def test_a_step_with_any_sampler_is_timed(sampler):
     assert min(found.ms_per_step, found.state_bytes) > 0
 
 
-@pytest.mark.slow
 def test_methods_train_on_a_data_set(tmp_path):
     full, ann = ann_dataset(ANNDataset(quick=True, out=tmp_path))
     assert full["p_at_1"] > 0.9

@@ -31,7 +31,6 @@ def rows_2a(tmp_path_factory):
     return {row["method"]: row for row in rows}
 
 
-@pytest.mark.slow
 def test_likelihood_methods_agree_and_lead(rows_2a):
     likelihood = ("exact", "CSS-IS", "CSS-Bernoulli", "CSS-IS, smoothed", "CSS-Bernoulli, smoothed")
     assert len({rows_2a[name]["learning_rate"] for name in likelihood}) == 1
@@ -42,13 +41,11 @@ def test_likelihood_methods_agree_and_lead(rows_2a):
     assert worst > max(final[name] for name in ("BlackOut", IS_AT_CSS_RATE))
 
 
-@pytest.mark.slow
 def test_self_normalised_methods_fail(rows_2a):
     assert rows_2a["NCE"]["best_final_of_all_rates"] < -np.log(150) + 0.5
     assert rows_2a["negative sampling"]["best_final_of_all_rates"] < rows_2a["CSS-IS"]["final"] - 0.5
 
 
-@pytest.mark.slow
 def test_classes_never_seen_are_never_drawn_unless_smoothed(rows_2a):
     for name in ("CSS-IS", "CSS-Bernoulli"):
         assert rows_2a[name]["length_of_unseen_vectors"] == 0
@@ -56,7 +53,6 @@ def test_classes_never_seen_are_never_drawn_unless_smoothed(rows_2a):
     assert rows_2a["exact"]["length_of_unseen_vectors"] > 0.1
 
 
-@pytest.mark.slow
 def test_margins_help_where_points_are_separable_and_harm_elsewhere(tmp_path):
     rows = figure2b(Figure2b(quick=True, out=tmp_path))
     final = {

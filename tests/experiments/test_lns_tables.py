@@ -59,7 +59,6 @@ def test_every_method_has_its_row_beside_full_softmax(tmp_path):
     assert matplotlib.image.imread(tmp_path / "lns_tables.png").shape[0] > 300
 
 
-@pytest.mark.slow
 def test_sweeps_change_one_setting_at_a_time(tmp_path):
     rows = sweeps(Sweeps(quick=True, tables=("sparsity",), out=tmp_path / "a"))
     rows += sweeps(Sweeps(quick=True, tables=("num_hashes",), values=(1, 2), out=tmp_path))
@@ -170,7 +169,6 @@ def test_flattened_data_are_trained_on(tmp_path, monkeypatch):
     assert matplotlib.image.imread(tmp_path / "out" / "lns_figure5.png").shape[0] > 300
 
 
-@pytest.mark.slow
 def test_recall_is_measured_for_every_way_to_keep_tables(tmp_path):
     rows = lns_staleness(LNSStaleness(quick=True, out=tmp_path))
     assert [(row["after"], row["kept"]) for row in rows] == [(after, kept) for after in (2, 5) for kept in KEPT]

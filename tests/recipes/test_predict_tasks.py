@@ -70,6 +70,15 @@ def test_recall_of_what_is_recommended_is_that_of_the_evaluation(shop, tmp_path,
     assert recall == pytest.approx(measured["recall@10"], abs=1e-9)
 
 
+@pytest.mark.parametrize("which", ["run", "model"])
+def test_class_vectors_and_names_are_exported(which, shop, tmp_path):
+    run("export", shop.run if which == "run" else next(shop.run.glob("models/*")), "--out", tmp_path)
+    model = cx.recipes.load(shop.run)
+    vectors = np.load(tmp_path / "head.class_vectors.npy")
+    np.testing.assert_array_equal(vectors, np.asarray(model.model.head.whole().vectors)[:20])
+    assert json.loads((tmp_path / "head.class_names.json").read_text()) == list(model.items)
+
+
 def test_all_forms_of_histories_are_answered_alike(shop, monkeypatch, capsys):
     some = shop.histories[:5]
     spaced = "".join(" ".join(history) + "\n" for history in some)
