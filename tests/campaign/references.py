@@ -126,7 +126,7 @@ def language(content: bytes) -> Any:
 
 def vectors(content: bytes) -> Any:
     """Vectors by word."""
-    first, *rest = content.decode().split("\n")
+    first, *rest = content.decode("utf-8-sig").split("\n")
     number, dim = (int(part) for part in first.split())
     lines = [line for line in rest if line]
     found = {}
