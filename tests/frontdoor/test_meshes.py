@@ -70,23 +70,17 @@ def batch(step, mesh, size=8, num=NUM):
     return jax.device_put(tokens, sharding), jax.device_put(labels, sharding)
 
 
-@functools.partial(nnx.jit, donate_argnums=(0, 1))
-def train_step(model, optimizer, tokens, labels):
-    loss, grads = cx.value_and_grad(lambda model: model.head.loss(model(tokens), labels))(model)
+@functools.partial(nnx.jit, donate_argnums=(0, 1), static_argnums=4)
+def train_step(model, optimizer, tokens, labels, tell=False):
+    """The loss, and the candidates if it is to ``tell``."""
+
+    def loss_fn(model):
+        found = model.head.loss(model(tokens), labels, return_draw=tell)
+        return (found[0], found[1].candidates.ids) if tell else (found, None)
+
+    (loss, ids), grads = cx.value_and_grad(loss_fn, has_aux=True)(model)
     optimizer.update(model, grads)
-    return loss
-
-
-@functools.partial(nnx.jit, donate_argnums=(0, 1))
-def drawing_step(model, optimizer, tokens, labels):
-    """As ``train_step``; returns the candidates too."""
-
-    def loss_and_draw(model):
-        return model.head.loss(model(tokens), labels, return_draw=True)
-
-    (loss, draw), grads = cx.value_and_grad(loss_and_draw, has_aux=True)(model)
-    optimizer.update(model, grads)
-    return loss, draw.candidates.ids
+    return loss, ids
 
 
 def make(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], tables=None, **options):
@@ -97,12 +91,16 @@ def make(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], tables=None, **options)
     return model, trainer
 
 
-def train(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], size=8, **options):
+def train(mesh, sampler, optimizer=OPTIMIZERS["adagrad"], size=8, drawn=None, **options):
+    """A training; the candidates of its steps go into ``drawn``."""
     model, trainer = make(mesh, sampler, optimizer, **options)
     losses = []
     for step in range(STEPS):
         cx.refresh(model, step)
-        losses.append(float(train_step(model, trainer, *batch(step, mesh, size))))
+        loss, ids = train_step(model, trainer, *batch(step, mesh, size), drawn is not None)
+        losses.append(float(loss))
+        if drawn is not None:
+            drawn.append(np.asarray(ids))
     return model, trainer, losses
 
 
@@ -131,25 +129,12 @@ def slow(value):
     return pytest.param(value, marks=pytest.mark.slow)
 
 
-def train_and_tell(mesh, sampler):
-    """A training, and the candidates of each step."""
-    model, trainer = make(mesh, sampler)
-    losses, drawn = [], []
-    for step in range(STEPS):
-        cx.refresh(model, step)
-        loss, ids = drawing_step(model, trainer, *batch(step, mesh))
-        losses.append(float(loss))
-        drawn.append(np.asarray(ids))
-    return (model, trainer, losses), drawn
-
-
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in SAMPLERS])
 def test_training_is_the_same_on_every_mesh(name):
     """What is found by class vectors may differ where two are equally near but for rounding."""
-    alone, wanted = train_and_tell(None, SAMPLERS[name])
+    alone = train(None, SAMPLERS[name], drawn=(wanted := []))
     for mesh in ("2x4",) if name not in ("uniform", "lsh") else MESHES:
-        trained, drawn = train_and_tell(make_mesh(mesh), SAMPLERS[name])
-        assert_same(trained, alone)
+        assert_same(train(make_mesh(mesh), SAMPLERS[name], drawn=(drawn := [])), alone)
         assert sum(map(np.array_equal, drawn, wanted)) >= 19 * STEPS // 20
 
 

@@ -53,6 +53,8 @@ def _of_model(settings: Export) -> list[Path]:
     if classes.biases is not None:
         parts["class_biases"] = np.asarray(classes.biases)[:number]
     written = write_classes(settings.out, _HEAD, parts, normalized=classes.normalized)
-    names = settings.out / f"{_HEAD}.class_names.json"
-    write_atomically(names, json.dumps(np.asarray(getattr(found, _NAMES[task])).tolist(), ensure_ascii=False) + "\n")
-    return [*written, names]
+    names, path = getattr(found, _NAMES[task]), settings.out / f"{_HEAD}.class_names.json"
+    # As an array, texts would all take the memory of the longest.
+    as_list = names.tolist() if isinstance(names, np.ndarray) else list(names)
+    write_atomically(path, json.dumps(as_list, ensure_ascii=False) + "\n")
+    return [*written, path]
