@@ -237,7 +237,7 @@ class Run:
 
     def validate(self, fed: Fed) -> None:
         """Measures the model if a measurement is due."""
-        if self.validation is not None and self.validation.due(self.done, fed.last):
+        if self.validation is not None and self.validation.due(self.done, fed.epoch + 1 if fed.last else None):
             self._measure(self.validation)
 
     def validate_again(self) -> None:

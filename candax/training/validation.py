@@ -31,12 +31,13 @@ class Validation:
         metric: ``metric(model, batches) -> number``, or a dict of numbers; ``mean_over`` makes one of a function of one
             batch. The model is a copy in evaluation mode; arrays taken from it live until the next step. With several
             processes, the numbers of the first one count.
-        every: steps between measurements, "epoch" for the end of each, or a function of the number of steps done.
+        every: steps between measurements, "epoch" for the ends of epochs, or a function of the number of steps done.
         best: name of the number whose best value is looked for, and whose checkpoint is kept in ``folder/best``. A
             number returned alone is named "metric". None: there is no best. A run that goes on with another name or
             ``mode`` looks for its best anew. NaN of this number ends the run with an error.
         mode: whether the best is the "max" or the "min".
         patience: stop after so many measurements in a row without a better one; None: never.
+        epochs: with ``every="epoch"``, epochs between measurements.
 
     Raises:
         ValueError: for arguments that do not fit each other.
@@ -55,10 +56,13 @@ class Validation:
     best: str | None = None
     mode: Literal["max", "min"] = "max"
     patience: int | None = None
+    epochs: int = 1
 
     def __post_init__(self) -> None:
         if not (callable(self.every) or self.every == "epoch" or (isinstance(self.every, int) and self.every >= 1)):
             raise ValueError(f"expected every to be a number of steps >= 1, 'epoch' or a function, got {self.every!r}.")
+        if self.epochs < 1 or (self.epochs > 1 and self.every != "epoch"):
+            raise ValueError(f"expected epochs >= 1, and every='epoch' with it, got {self.epochs} and {self.every!r}.")
         if self.patience is not None and (self.patience < 1 or self.best is None):
             raise ValueError(
                 f"expected patience >= 1, and best= to name the number it looks at, got patience={self.patience!r} and "
@@ -70,10 +74,10 @@ class Validation:
         """What a best value is a value of, as JSON values: values of others cannot be compared with it."""
         return [self.best, self.mode]
 
-    def due(self, done: int, last_of_epoch: bool) -> bool:
-        """Whether to measure after so many steps."""
+    def due(self, done: int, ended: int | None) -> bool:
+        """Whether to measure after so many steps, of which the last may have ended the ``ended``-th epoch."""
         if self.every == "epoch":
-            return last_of_epoch
+            return ended is not None and ended % self.epochs == 0
         return self.every(done) if callable(self.every) else done % self.every == 0
 
     def measure(self, model: nnx.Module) -> dict[str, float]:

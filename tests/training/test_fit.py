@@ -348,6 +348,10 @@ def test_a_used_up_generator_is_no_validation():
         fit(pairs(), validation=validation)
     again = cx.training.Validation(lambda: (pair for pair in pairs(2)), count, every="epoch")
     assert [r["number"] for r in fit(pairs(4), validation=again).records if "number" in r] == [2.0] * 3
+    second = cx.training.Validation(pairs(2), count, epochs=2)
+    assert [r["step"] for r in fit(pairs(4), validation=second, num_steps=20).records if "number" in r] == [8, 16]
+    with pytest.raises(ValueError, match="and every='epoch' with it, got 2 and 5"):
+        cx.training.Validation(pairs(2), count, every=5, epochs=2)
     called = cx.training.Validation(Called(), count)
     assert called.measure(Model())["number"] == 2
     with pytest.raises(ValueError, match=r"expected the metric to return 'p', Validation\(best=\), got \['number'"):
