@@ -181,6 +181,8 @@ class Facts:
             them are a smaller set of the same sampler.
         of_batch: the one set of all examples follows their labels or embeddings. Beside candidates that are themselves
             labels of the batch (``law_over`` "batch") counts then no longer add.
+        counts_labels: labels have count 1 though they need not be drawn, as a head scores them anyway. Such counts
+            cannot be added to those of other candidates.
     """
 
     covers_all: bool
@@ -190,6 +192,7 @@ class Facts:
     law_over: Literal["draw", "index", "batch"] = "draw"
     alike: bool = False
     of_batch: bool = False
+    counts_labels: bool = False
 
 
 State: TypeAlias = PyTree

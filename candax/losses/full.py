@@ -15,6 +15,7 @@ from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
+from candax.runs import starts_of_runs
 
 
 @checked
@@ -257,7 +258,7 @@ def _add_rows(table: Float[Array, "C ..."], rows: Int[Array, " n"], terms: Float
     if table.dtype != terms.dtype:
         order = jnp.argsort(rows)
         rows = rows[order]
-        place = jnp.cumsum(jnp.concatenate([jnp.zeros(1, jnp.int32), rows[1:] != rows[:-1]]))
+        place = jnp.cumsum(starts_of_runs(rows), dtype=jnp.int32) - 1
         terms = jnp.zeros_like(terms).at[place].add(terms[order])
         rows = jnp.full_like(rows, table.shape[0]).at[place].set(rows)
     return table.at[rows].add(terms.astype(table.dtype), mode="drop")

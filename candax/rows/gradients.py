@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from candax.base import pytree
 from candax.checks import check_positive, checked
+from candax.runs import starts_of_runs
 
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
@@ -65,7 +66,7 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     n = flat.shape[0]
     slots = jnp.arange(n, dtype=jnp.int32)
     by_id, origin = _sorted_with_origin(jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), num_rows)
-    first = jnp.concatenate([jnp.ones(min(n, 1), bool), by_id[1:] != by_id[:-1]])
+    first = starts_of_runs(by_id)
     slot = jnp.cumsum(first, dtype=jnp.int32) - 1
     # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
     target = jnp.where(first & (by_id < num_rows), slot, n)

@@ -3,6 +3,7 @@
 from candax.samplers.bernoulli import bernoulli
 from candax.samplers.buckets import buckets
 from candax.samplers.combinators import every, mixture, with_tail
+from candax.samplers.common.schedules import exponential_schedule
 from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.hashing_forest import forest_index, hashing_forest
 from candax.samplers.in_batch import in_batch
@@ -13,7 +14,7 @@ from candax.samplers.knn_label import knn_label, label_index
 from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
-from candax.samplers.lsh import dwta, exponential_schedule, lsh, lsh_index, lsh_top_k, simhash
+from candax.samplers.lsh import dwta, lsh, lsh_index, lsh_top_k, simhash
 from candax.samplers.midx import midx
 from candax.samplers.partial_fc import partial_fc
 from candax.samplers.resampling import resampled

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
 from candax.checks import check_positive, checked
+from candax.runs import starts_of_runs
 from candax.samplers.common.distinct import log_inclusion
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
@@ -189,8 +190,7 @@ def bernoulli(
         number = draw_bins(state.arrivals, key_number, ())
         ids = draw_bins(state.thresholds, key_ids, (buffer,))
         ids = jnp.sort(jnp.where(jnp.arange(buffer) < number, ids, num_classes))
-        first = jnp.concatenate([jnp.array([True]), ids[1:] != ids[:-1]])
-        ids = jnp.concatenate([state.head, jnp.where(first, ids, num_classes)])
+        ids = jnp.concatenate([state.head, jnp.where(starts_of_runs(ids), ids, num_classes)])
         real = ids < num_classes
         included = jnp.sum(real)
         order = jnp.where(real, jax.random.bits(key_order, ids.shape) | 1, 0)

@@ -8,10 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State, never
 from candax.checks import check_positive, checked
+from candax.samplers.common.found import EMPTY, Found, distinct, is_found
 from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.shares import divisible
-from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.lsh.retrieve import Found, distinct, is_found
 from candax.samplers.retrieved import retrieved
 
 

@@ -69,7 +69,8 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
     or embeddings of the same batch (``partial_fc``, ``midx``, ``grouped``) is biased, and ``facts.exact`` is False.
 
     Args:
-        parts: at least one sampler, each with ``facts.draw_independent`` and with the same number of groups.
+        parts: at least one sampler, each with ``facts.draw_independent`` and without ``facts.counts_labels``, and all
+            with the same number of groups.
 
     Returns:
         A ``Sampler``; its state is the tuple of the parts' states.
@@ -96,6 +97,11 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
             raise ValueError(
                 f"part {i} of the mixture has expected counts that depend on the draw, so it cannot be evaluated on "
                 "the other parts' ids. Draw with replacement, or put it before a tail: with_tail(head, tail)."
+            )
+        if part.facts.counts_labels:
+            raise ValueError(
+                f"part {i} of the mixture counts labels that it need not draw, so its counts cannot be added to the "
+                "others'. Put it before a tail: with_tail(head, tail)."
             )
     init, update, refresh, schedule = _join(parts)
 

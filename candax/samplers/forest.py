@@ -10,11 +10,12 @@ from candax.base import Classes, KeyArray, pytree
 from candax.blocks import Block, walk
 from candax.checks import check_positive
 from candax.cosines import as_scored, unit
+from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY
 from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.common.scoring import logits_of
 from candax.samplers.common.selection import smallest
 from candax.samplers.common.thresholds import random_below
-from candax.samplers.lsh.edits import EMPTY
 
 # At most so many numbers of class rows are gathered at a time, by a build and by a search.
 _SCRATCH = 1 << 22
@@ -215,7 +216,7 @@ def _distinct(ids: Int[Array, " n"]) -> tuple[Int[Array, " n"], Int[Array, " n"]
     """
     ids = jnp.sort(ids)
     place = jnp.arange(ids.shape[0], dtype=jnp.int32)
-    first = jnp.concatenate([jnp.ones(1, bool), ids[1:] != ids[:-1]])
+    first = starts_of_runs(ids)
     begins = jnp.where(first, place, ids.shape[0])
     ends = jnp.append(jax.lax.cummin(begins, reverse=True)[1:], ids.shape[0])
     return ids, jnp.where(first & (ids != EMPTY), ends - place, 0)

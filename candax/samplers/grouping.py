@@ -6,11 +6,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
 from candax.checks import check_positive, checked
+from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY, Found, is_found, thin_and_fill
 from candax.samplers.common.groups import count_groups, counting, only_counting
 from candax.samplers.common.selection import falling, smallest
 from candax.samplers.common.shares import divisible
-from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.lsh.retrieve import Found, is_found, thin_and_fill
 from candax.samplers.retrieved import retrieved
 
 
@@ -191,5 +191,4 @@ def _by_id(ids: Int[Array, "G n"], order: Array, num_classes: int) -> tuple[Arra
 
 def _firsts(ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
     """True at the first of each run of equal ids, but not for ``EMPTY``."""
-    changes = jnp.concatenate([jnp.ones_like(ids[:, :1], bool), ids[:, 1:] != ids[:, :-1]], axis=1)
-    return changes & (ids != EMPTY)
+    return starts_of_runs(ids) & (ids != EMPTY)

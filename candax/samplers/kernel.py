@@ -11,12 +11,13 @@ from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, ne
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
+from candax.runs import starts_of_runs
 from candax.samplers.combinators import every
 from candax.samplers.common.features import positive, quadratic
 from candax.samplers.common.groups import count_groups, mean_of_groups
+from candax.samplers.common.schedules import exponential_schedule
 from candax.samplers.common.scoring import SCRATCH
 from candax.samplers.common.shares import divisible
-from candax.samplers.lsh.schedules import exponential_schedule
 
 _EXACT = jax.lax.Precision.HIGHEST  # counts and draws must agree, on devices that round products too
 KindOfKernel: TypeAlias = Literal["quadratic", "positive"]
@@ -227,7 +228,7 @@ def kernel(
         at = jnp.where(real, row_ids.astype(jnp.int32), nowhere)
         projected = state.projected.at[at].set(x, mode="drop", unique_indices=True)
         leaf = row_ids.astype(jnp.int32) // stride
-        first = jnp.concatenate([jnp.ones(min(1, number), bool), leaf[1:] != leaf[:-1]])
+        first = starts_of_runs(leaf)
         node = jnp.where(real & first, leaf, 0)
         _, members, valid = of_leaves(projected, node, stride, state.num_valid)
         new = made.summed(state.tables, members, valid)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from candax.base import (
     Candidates,
@@ -23,6 +23,7 @@ from candax.base import (
 )
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive, checked
+from candax.samplers.common.found import EMPTY, distinct, or_empty
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.scoring import best_of
@@ -75,8 +76,8 @@ class _Neighbours(NamedTuple):
 
     def search(self, state: State, query: Query, k: int) -> tuple[Array, Array]:
         """The k of largest logit among the labels and their neighbours."""
-        ids, mask = _distinct(self.found(state, query))
-        return best_of(query, jnp.where(mask, ids, -1), k)
+        ids = distinct(or_empty(self.found(state, query))).ids
+        return best_of(query, jnp.where(ids == EMPTY, -1, ids), k)
 
 
 @checked
@@ -166,14 +167,14 @@ def knn_label(
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         del key
         # No order is needed here, so nothing is scored.
-        ids, mask = _distinct(index.found(state, query).reshape(count_groups(num_groups, query), -1))
-        return Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask)
+        ids = distinct(or_empty(index.found(state, query)).reshape(count_groups(num_groups, query), -1)).ids
+        return Candidates(jnp.where(ids == EMPTY, 0, ids), jnp.zeros(ids.shape, jnp.float32), ids != EMPTY)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state, query
-        # Masked slots become -1, which sorts to the front; the other ids are distinct (see _distinct).
+        # Masked slots become -1, which sorts to the front; the other ids are distinct (see ``distinct``).
         held = jnp.where(candidates.mask, candidates.ids, -1)
         place = jnp.minimum(jax.vmap(jnp.searchsorted)(jnp.sort(held, axis=1), ids), held.shape[1] - 1)
         known = jnp.take_along_axis(jnp.sort(held, axis=1), place, axis=1) == ids
@@ -181,12 +182,3 @@ def knn_label(
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
     return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule_of(schedule), facts)
-
-
-def _distinct(ids: Int[Array, "G n"]) -> tuple[Int[Array, "G n"], Bool[Array, "G n"]]:
-    """The distinct ids >= 0 of each group in rising order, and which slots hold one."""
-    nowhere = jnp.iinfo(jnp.int32).max
-    by_id = jnp.sort(jnp.where(ids < 0, nowhere, ids), axis=1)
-    first = jnp.concatenate([jnp.ones((ids.shape[0], 1), bool), by_id[:, 1:] != by_id[:, :-1]], axis=1)
-    by_id = jnp.sort(jnp.where(first, by_id, nowhere), axis=1)
-    return jnp.where(by_id < nowhere, by_id, 0), by_id < nowhere

@@ -14,9 +14,9 @@ from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
 from candax.samplers.common.groups import count_groups, mean_of_groups
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.common.schedules import exponential_schedule
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
-from candax.samplers.lsh.schedules import exponential_schedule
 
 
 @pytree

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
 from candax.checks import check_positive, checked
+from candax.runs import starts_of_runs
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import random_below
@@ -35,7 +36,7 @@ def _last_of_each(slots: Int[Array, " n"]) -> Bool[Array, " n"]:
     """True at the last occurrence of each value: of two labels for one slot the later one stays."""
     n = slots.shape[0]
     by_slot, position = jax.lax.sort((slots, jnp.arange(n)), num_keys=1, is_stable=True)
-    last = jnp.concatenate([by_slot[1:] != by_slot[:-1], jnp.array([True])])
+    last = starts_of_runs(by_slot[::-1])[::-1]
     return jnp.zeros(n, bool).at[position].set(last, unique_indices=True)
 
 

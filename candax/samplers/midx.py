@@ -15,9 +15,9 @@ from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
 from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
+from candax.samplers.common.schedules import exponential_schedule
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
-from candax.samplers.lsh.schedules import exponential_schedule
 
 CodesOfMidx: TypeAlias = Literal["product", "residual"]
 

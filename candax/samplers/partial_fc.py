@@ -1,26 +1,15 @@
 """Partial FC: the labels of the batch, filled up with uniformly drawn other classes."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
 from candax.checks import check_positive, checked
+from candax.samplers.common.found import EMPTY, Found, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.static import StaticState, uniform
-
-
-class _Positives(NamedTuple):
-    """The distinct labels of each group, sorted, and how many there are; free slots hold the largest int32."""
-
-    ids: Int[Array, "G L"]
-    number: Int[Array, " G"]
-
-
-_NOWHERE = jnp.iinfo(jnp.int32).max
 
 
 @checked
@@ -70,10 +59,10 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
 
     def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:
         key_fill, key_positives = jax.random.split(key)
-        positives = _positives(query, count_groups(num_groups, query))
+        positives = distinct(or_empty(query.labels).reshape(count_groups(num_groups, query), -1))
         # Of S distinct uniform classes at least S - P are not labels, and the first S - P of these are a uniform draw.
         drawn = fill.sample(state, key_fill, query)
-        is_free = drawn.mask & ~_is_positive(positives, drawn.ids)
+        is_free = drawn.mask & ~is_found(positives, drawn.ids)
         ids, mask = jax.vmap(_join)(_kept(key_positives, positives, num_sampled), drawn.ids, is_free)
         joined = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=positives)
         counts = log_expected_count(state, joined, ids, query)
@@ -83,12 +72,12 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
         state: StaticState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del query
-        positives, num_valid = _Positives(*candidates.draw), state.table
+        positives, num_valid = Found(*candidates.draw), state.table
         number = positives.number.astype(jnp.float32)
         of_label = jnp.log(jnp.minimum(num_sampled / jnp.maximum(number, 1), 1))
         share = (num_sampled - number) / jnp.maximum(num_valid - number, 1)
         of_other = jnp.where(share > 0, jnp.log(jnp.clip(share, jnp.finfo(jnp.float32).tiny, 1)), -jnp.inf)
-        counts = jnp.where(_is_positive(positives, ids), of_label[:, None], of_other[:, None])
+        counts = jnp.where(is_found(positives, ids), of_label[:, None], of_other[:, None])
         return jnp.where(ids < num_valid, counts, -jnp.inf)
 
     def init(key: KeyArray, classes: Classes) -> State:
@@ -101,28 +90,12 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
     return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
 
 
-def _positives(query: Query, groups: int) -> _Positives:
-    labels = query.labels.reshape(groups, -1)
-    by_id = jnp.sort(jnp.where(labels < 0, _NOWHERE, labels), axis=1)
-    first = jnp.concatenate([jnp.ones((groups, 1), bool), by_id[:, 1:] != by_id[:, :-1]], axis=1)[:, : by_id.shape[1]]
-    first &= by_id < _NOWHERE
-    return _Positives(jnp.sort(jnp.where(first, by_id, _NOWHERE), axis=1), jnp.sum(first, axis=1, dtype=jnp.int32))
-
-
-def _is_positive(positives: _Positives, ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
-    slots = positives.ids.shape[1]
-    if not slots:
-        return jnp.zeros(ids.shape, bool)
-    place = jnp.minimum(jax.vmap(jnp.searchsorted)(positives.ids, ids), slots - 1)
-    return jnp.take_along_axis(positives.ids, place, axis=1) == ids
-
-
-def _kept(key: KeyArray, positives: _Positives, num_sampled: int) -> Int[Array, "G K"]:
+def _kept(key: KeyArray, positives: Found, num_sampled: int) -> Int[Array, "G K"]:
     """The positives of each group, at most ``num_sampled`` of them."""
     ids = positives.ids
     if ids.shape[1] <= num_sampled:
         return ids
-    order = jnp.where(ids < _NOWHERE, jax.random.uniform(key, ids.shape), 2.0)
+    order = jnp.where(ids < EMPTY, jax.random.uniform(key, ids.shape), 2.0)
     # Where all are kept, they stay in the order of their ids, whatever the key.
     order = jnp.where((positives.number > num_sampled)[:, None], order, jnp.arange(ids.shape[1]))
     return jnp.take_along_axis(ids, jnp.argsort(order, axis=1)[:, :num_sampled], axis=1)
@@ -133,8 +106,8 @@ def _join(
 ) -> tuple[Int[Array, " S"], Bool[Array, " S"]]:
     """The positives, then the first ``others`` that are free, in as many slots as there are ``others``."""
     slots = others.shape[0]
-    number = jnp.sum(positives < _NOWHERE)
+    number = jnp.sum(positives < EMPTY)
     rank = number + jnp.cumsum(is_free) - 1
     ids = jnp.zeros(slots, jnp.int32).at[jnp.where(is_free, rank, slots)].set(others, mode="drop")
-    ids = ids.at[jnp.where(positives < _NOWHERE, jnp.arange(positives.shape[0]), slots)].set(positives, mode="drop")
+    ids = ids.at[jnp.where(positives < EMPTY, jnp.arange(positives.shape[0]), slots)].set(positives, mode="drop")
     return ids, jnp.arange(slots) < number + jnp.sum(is_free)

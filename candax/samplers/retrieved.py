@@ -75,8 +75,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: int | Callable[[int], b
         del query
         return retriever.follow(state, key, row_ids, rows)
 
-    # Labels have count 1 though no search need return them: a mixture, which adds counts, would be wrong there.
-    facts = Facts(covers_all=False, draw_independent=False, with_replacement=False)
+    facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, counts_labels=True)
     follows = no_update if retriever.follow is no_follow else update
     return Sampler(
         retriever.build, sample, log_expected_count, follows, retriever.refresh, schedule_of(schedule), facts

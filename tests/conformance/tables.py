@@ -263,7 +263,6 @@ SAMPLERS: dict[str, SamplerCase] = {
     ),
     "grouped top_k": SamplerCase(
         lambda g: samplers.grouped(samplers.top_k(1, block_size=8), num_sampled=18, num_groups=g),
-        cautious=True,
         cost_grows=True,
         slow=True,
     ),

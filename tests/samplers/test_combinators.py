@@ -140,7 +140,10 @@ def test_a_label_without_a_slot_of_its_group_is_drawn_by_the_other_part_alone() 
 def test_mixture_refuses() -> None:
     with pytest.raises(ValueError, match="at least one"):
         mixture([])
-    for part in (top_k(3), hashing_forest(3), unigram(3, replacement=False), bernoulli(3.0)):
+    for part in (top_k(3), hashing_forest(3)):
+        with pytest.raises(ValueError, match="part 1 of the mixture counts labels that it need not draw"):
+            mixture([uniform(3), part])
+    for part in (unigram(3, replacement=False), bernoulli(3.0)):
         with pytest.raises(ValueError, match="part 1 of the mixture has expected counts that depend on the draw"):
             mixture([uniform(3), part])
     sampler = mixture([uniform(3), uniform(3, num_groups=2)])

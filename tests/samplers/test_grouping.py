@@ -12,8 +12,8 @@ import candax as cx
 from candax import samplers
 from candax.base import Retriever, no_follow
 from candax.samplers import classes_per_example, grouped
+from candax.samplers.common.found import EMPTY
 from candax.samplers.grouping import _best
-from candax.samplers.lsh.retrieve import EMPTY
 
 BATCH, K, LABELS, NUM_CLASSES = 6, 5, 2, 40
 

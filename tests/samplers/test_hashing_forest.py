@@ -11,8 +11,8 @@ import pytest
 import candax as cx
 from candax import losses, samplers
 from candax.blocks import streaming_top_k
+from candax.samplers.common.found import EMPTY
 from candax.samplers.forest import Forest
-from candax.samplers.lsh.edits import EMPTY
 from tests.samplers.test_ivf_index import DIM, NUM_CLASSES, K, clustered, queries_near, recall
 from tests.training import problems
 

@@ -133,7 +133,8 @@ def and_labels(sampler: Sampler) -> Sampler:
     Where a sampler's expected counts depend on its draw, or its draw on the batch, there is no such sum: the sampler
     is returned as it is.
     """
-    joins = sampler.facts.draw_independent and not sampler.facts.of_batch
+    facts = sampler.facts
+    joins = facts.draw_independent and not facts.counts_labels and not facts.of_batch
     return samplers.mixture([samplers.in_batch(), sampler]) if joins else sampler
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import KeyArray
+from candax.runs import starts_of_runs
 
 # With at most this many times S classes in the support, all of them race at once: that is still O(S), and surely ends.
 RACE_FACTOR = 8
@@ -86,7 +87,7 @@ def stream(
         # Unused slots of the first part would count as a class of their own: give them no rank.
         real = jnp.arange(size + block) >= jnp.where(jnp.arange(size + block) < size, size - seen.kept, 0)
         by_id, position = jax.lax.sort((jnp.where(real, ids, -1), jnp.arange(size + block)), num_keys=1, is_stable=True)
-        first = jnp.concatenate([jnp.array([True]), by_id[1:] != by_id[:-1]]) & (by_id >= 0)
+        first = starts_of_runs(by_id) & (by_id >= 0)
         first = jnp.zeros(size + block, bool).at[position].set(first, unique_indices=True)
         rank = jnp.where(first, jnp.cumsum(first) - 1, size)
         kept = jnp.minimum(jnp.sum(first), size)

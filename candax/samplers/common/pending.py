@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import pytree
+from candax.runs import starts_of_runs
 
 _NOWHERE = 2**31 - 1
 # Rows move this many at a time, so that the cost goes by the rows that wait and not by the room for them.
@@ -139,7 +140,7 @@ def latest(pending: Pending) -> tuple[Int[Array, " room"], Int[Array, " room"]]:
     room = pending.ids.shape[0]
     place = jnp.arange(room, dtype=jnp.int32)
     by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, _NOWHERE), place), num_keys=2)
-    last = jnp.concatenate([by_id[:-1] != by_id[1:], jnp.ones(1, bool)]) & (by_id < _NOWHERE)
+    last = starts_of_runs(by_id[::-1])[::-1] & (by_id < _NOWHERE)
     # Sorted again, those that count stand in front: others become large numbers that differ.
     ids, place = jax.lax.sort((jnp.where(last, by_id, _NOWHERE - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
     return ids, place

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from candax.checks import check_positive
+from candax.alike import made_once
+from candax.checks import check_positive, checked
 
 
 def schedule_of(schedule: int | Callable[[int], bool]) -> Callable[[int], bool]:
@@ -19,3 +20,44 @@ def schedule_of(schedule: int | Callable[[int], bool]) -> Callable[[int], bool]:
         return schedule
     check_positive("schedule (a number of steps)", schedule)
     return lambda step: step > 0 and step % schedule == 0
+
+
+@checked
+@made_once
+def exponential_schedule(first: int = 50, *, growth: float = 1.1) -> Callable[[int], bool]:
+    """Refreshes after ``first`` steps, then after intervals that grow by a factor: first * growth^i, rounded.
+
+    A pure function of the step, so that a resumed training refreshes at the same steps.
+
+    Args:
+        first: steps before the first refresh.
+        growth: of the intervals, at least 1; 1 refreshes every ``first`` steps.
+
+    Returns:
+        ``step -> bool``, for ``lsh(schedule=...)`` or ``every``.
+
+    Raises:
+        ValueError: for numbers out of range.
+
+    Example:
+        >>> due = exponential_schedule(50, growth=2.0)
+        >>> [step for step in range(1000) if due(step)]
+        [50, 150, 350, 750]
+
+    Source: Daghaghi et al., A Tale of Two Efficient and Informative Negative Sampling Distributions (2021), section
+        3.3; the growth is not given there.
+    """
+    check_positive("first (a number of steps)", first)
+    if not 1 <= growth < float("inf"):
+        raise ValueError(f"expected a finite growth >= 1, got {growth!r}.")
+
+    def schedule(step: int) -> bool:
+        if growth == 1:
+            return step > 0 and step % first == 0
+        refresh, interval = first, float(first)
+        while refresh < step:
+            interval *= growth
+            refresh += round(interval)
+        return refresh == step
+
+    return schedule

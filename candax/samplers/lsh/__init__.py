@@ -2,8 +2,7 @@
 
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.sampler import lsh
-from candax.samplers.lsh.schedules import exponential_schedule
 from candax.samplers.lsh.search import lsh_index, lsh_top_k
 from candax.samplers.lsh.simhash import simhash
 
-__all__ = ["dwta", "exponential_schedule", "lsh", "lsh_index", "lsh_top_k", "simhash"]
+__all__ = ["dwta", "lsh", "lsh_index", "lsh_top_k", "simhash"]

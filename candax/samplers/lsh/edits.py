@@ -7,28 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from candax.base import KeyArray
+from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY
 from candax.samplers.common.thresholds import random_below
 
 Eviction: TypeAlias = Literal["fifo", "reservoir"]
-
-EMPTY = 2**31 - 1
-_RUN = 128
-
-
-def running_count(mask: Bool[Array, "rows n"]) -> Int[Array, "rows n"]:
-    """How many are True up to each place of a row: sums of short runs by a product, several times quicker than a scan.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> running_count(jnp.array([[True, False, True]])).tolist()
-        [[1, 1, 2]]
-    """
-    rows, n = mask.shape
-    runs = jnp.pad(mask, ((0, 0), (0, -n % _RUN))).reshape(rows, -1, _RUN).astype(jnp.float32)
-    triangle = jnp.triu(jnp.ones((_RUN, _RUN), jnp.float32))
-    inside = jnp.matmul(runs, triangle, precision=jax.lax.Precision.HIGHEST).astype(jnp.int32)
-    before = jnp.cumsum(inside[..., -1], axis=1) - inside[..., -1]
-    return (inside + before[..., None]).reshape(rows, -1)[:, :n]
 
 
 def _without(held: Int[Array, "n capacity"], dead: Bool[Array, "n capacity"], skip: Int[Array, " n"]) -> Array:
@@ -66,7 +49,7 @@ def edit(
     bucket, order = jax.lax.sort((bucket, jnp.arange(edits, dtype=jnp.int32)), num_keys=1, is_stable=True)
     ids, insert, real = ids[order], insert[order], bucket < every_bucket
     insert, delete = insert & real, ~insert & real
-    first = jnp.concatenate([jnp.ones(1, bool), bucket[1:] != bucket[:-1]])
+    first = starts_of_runs(bucket)
     # From here on ``row`` counts the distinct buckets; fillers are distinct, sorted numbers behind the last bucket.
     row = jnp.cumsum(first, dtype=jnp.int32) - 1
     at = (every_bucket + jnp.arange(edits, dtype=jnp.int32)).at[jnp.where(real, row, edits)].set(bucket, mode="drop")

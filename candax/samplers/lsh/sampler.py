@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.checks import check_positive, checked
+from candax.samplers.common.found import Found, distinct, is_found, thin, thin_and_fill
 from candax.samplers.common.keys import Near
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
@@ -16,7 +17,7 @@ from candax.samplers.lsh.codes import HashFamily, log_not_found
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
-from candax.samplers.lsh.retrieve import Found, distinct, is_found, read, thin, thin_and_fill
+from candax.samplers.lsh.retrieve import read
 
 # Entries read for each slot: some of them repeat.
 _READS = 2

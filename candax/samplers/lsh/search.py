@@ -7,6 +7,7 @@ from jaxtyping import Array
 
 from candax.base import Query, Retriever, Sampler, never, no_follow
 from candax.checks import checked
+from candax.samplers.common.found import distinct
 from candax.samplers.common.keys import Near
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
@@ -14,7 +15,7 @@ from candax.samplers.lsh.codes import HashFamily
 from candax.samplers.lsh.dwta import dwta
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.index import Index, LSHState, QueryVector
-from candax.samplers.lsh.retrieve import distinct, read
+from candax.samplers.lsh.retrieve import read
 from candax.samplers.retrieved import retrieved
 
 

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, UInt32
 
 from candax.base import KeyArray, pytree
-from candax.samplers.lsh.edits import EMPTY, Eviction, edit, running_count
+from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY, running_count
+from candax.samplers.lsh.edits import Eviction, edit
 
 # Changes of buckets are made this many at a time.
 _CHUNK = 1024
@@ -112,7 +114,7 @@ def build(tables: Tables, key: KeyArray, codes: UInt32[Array, "num_classes table
         bucket = (entries >> place_bits).astype(jnp.int32)
         ids = _scrambled(start | (entries & places[-1]), salts[table], id_bits).astype(jnp.int32)
         order = jnp.arange(entries.shape[0], dtype=jnp.int32)
-        first = jnp.concatenate([jnp.ones(1, bool), bucket[1:] != bucket[:-1]])
+        first = starts_of_runs(bucket)
         last = jnp.concatenate([first[1:], jnp.ones(1, bool)])
         begin = jax.lax.cummax(jnp.where(first, order, 0))
         slot = loads[jnp.minimum(bucket, num_buckets - 1)] + order - begin

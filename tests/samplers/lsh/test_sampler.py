@@ -11,8 +11,7 @@ import pytest
 
 import candax as cx
 from candax import losses, samplers
-from candax.samplers.lsh.edits import EMPTY
-from candax.samplers.lsh.retrieve import distinct, distinct_below, is_found, thin, thin_and_fill
+from candax.samplers.common.found import EMPTY, distinct, distinct_below, is_found, thin, thin_and_fill
 from candax.testing import statistics
 from candax.testing.problems import make_classes, make_query
 from tests.training import problems

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from candax.samplers.common.found import EMPTY
 from candax.samplers.lsh import tables as lsh_tables
-from candax.samplers.lsh.edits import EMPTY
 from candax.samplers.lsh.tables import build, empty_tables, update
 
 NUM_CLASSES, NUM_TABLES, NUM_BUCKETS, ROWS = 13, 2, 4, 5
