@@ -288,6 +288,19 @@ def test_few_steps_leave_nothing_of_the_start_in_the_averages():
     assert np.mean([found == str((start + 1) % 10) for start, found in enumerate(best)]) > 0.9
 
 
+@pytest.mark.parametrize(
+    ("sampler", "loss"),
+    [("in_batch", "nce"), ("midx", "sampled_softmax"), ("log_uniform", "ranking")],
+)
+def test_other_samplers_and_losses_learn_as_well(sampler, loss):
+    histories = [[str((start + i) % 10) for i in range(6)] for start in range(60)]
+    model = cx.recipes.SequenceRecommender(
+        dim=16, num_rows=8, length=32, epochs=30, sampler=sampler, loss=loss, num_sampled=8, smoothing=0.0
+    ).fit(histories)
+    best = [model.recommend([[str(start)]], k=1, exclude_seen=True)[0][0][0] for start in range(10)]
+    assert np.mean([found == str((start + 1) % 10) for start, found in enumerate(best)]) > 0.4  # by chance .1
+
+
 def test_one_step_trains():
     tx = next_item.common.averaged_adam(0.1, 1, 0.9)
     weight = jnp.zeros(1)
