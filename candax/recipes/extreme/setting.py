@@ -82,6 +82,9 @@ class Setting(common.Settings):
     dropout: common.NotNegative = 0.0
     """Share of an embedding's coordinates that is left out at random in training; 0.3 in `candax train` for
     python-stdlib."""
+    start: linear.Start = "centroids"
+    """Class vectors at the start, with the linear encoder: those of a linear discriminant of the training examples, or
+    the centroids of their examples."""
     LINEAR_RATE: ClassVar[float]
 
     def check(self) -> None:
@@ -143,7 +146,9 @@ class Setting(common.Settings):
         told = dataset, self.dim, rate, training.num_steps, seed
         return dataclasses.replace(
             training,
-            make=functools.partial(linear.make, *told, encoder_rate=self.encoder_rate, dropout=self.dropout, bag=bag),
+            make=functools.partial(
+                linear.make, *told, encoder_rate=self.encoder_rate, dropout=self.dropout, bag=bag, start=self.start
+            ),
         )
 
     def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:
