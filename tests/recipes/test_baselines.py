@@ -98,7 +98,9 @@ def test_a_sampler_starts_with_the_vectors_that_training_starts_from(dataset):
 
 
 def test_a_discriminant_by_hand(dataset):
-    model, _ = Train(dim=8, batch_size=8, steps=2).training(dataset).make(None, cx.losses.full_softmax)
+    model, _ = (
+        Train(dim=8, batch_size=8, steps=2, start="discriminant").training(dataset).make(None, cx.losses.full_softmax)
+    )
     features, labels = dataset.train.features.toarray(), dataset.train.labels.toarray()
     features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     embeddings = features.astype(np.float64) @ np.asarray(model.encoder.bag[...])

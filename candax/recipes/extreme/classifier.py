@@ -39,7 +39,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
     """A linear classifier for up to millions of labels, trained with sampled losses, as a scikit-learn estimator.
 
     The model of ``candax train``: features scaled to length 1, a truncated singular value decomposition of the training
-    features and a linear discriminant to start from, then Adagrad on a sampled loss. ``X`` is sparse or
+    features to start from, class vectors that start as centroids, then Adagrad on a sampled loss. ``X`` is sparse or
     dense ``[n, num_features]``; ``y`` a sparse or dense indicator ``[n, num_labels]`` (several labels per example), or
     ``[n]`` of any values (one label per example), as for scikit-learn's other classifiers. Of a few very long examples,
     training reads the features of largest value; predictions read all.
@@ -56,8 +56,8 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         encoder_rate: learning rate of the linear encoder, as a share of the class vectors'.
         dropout: share of an embedding's coordinates that is left out at random in training; where test data come from
             other sources than training data, try 0.3.
-        start: of class vectors, with the linear encoder: "discriminant", a linear discriminant of the training
-            examples, or "centroids" of their examples.
+        start: of class vectors, with the linear encoder: "centroids" of their examples, or "discriminant", a linear
+            discriminant, which was better for many examples per label and worse for few.
         num_predicted: how many labels ``predict`` gives to each example, if ``y`` was an indicator; None: those of
             probability above 1/2, of which there may be none.
         seed: of all that is drawn.
@@ -89,7 +89,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         encoder_rate: float = 0.2,
         dropout: float = 0.0,
-        start: Start = "discriminant",
+        start: Start = "centroids",
         num_predicted: int | None = None,
         seed: int = 0,
     ) -> None:

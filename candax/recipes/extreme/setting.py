@@ -83,8 +83,8 @@ class Setting(common.Settings):
     """Share of an embedding's coordinates that is left out at random in training; 0.3 in `candax train` for
     python-stdlib."""
     start: linear.Start = "centroids"
-    """Class vectors at the start, with the linear encoder: those of a linear discriminant of the training examples, or
-    the centroids of their examples."""
+    """Class vectors at the start, with the linear encoder: the centroids of their examples, or those of a linear
+    discriminant; discriminant in `candax train` for python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
     def check(self) -> None:

@@ -33,7 +33,6 @@ from candax.recipes.common.options import saved_settings
 from candax.recipes.common.training import begun, check_begun
 from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.embedding import measured
-from candax.recipes.extreme.linear import Start
 from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
@@ -59,9 +58,6 @@ class Train(Setting):
     num_sampled: common.Count = 2048
     """Candidates that a batch shares: distinct ones, and all classes where there are no more; 1024 for
     python-stdlib."""
-    start: Start = "discriminant"
-    """Class vectors at the start, with the linear encoder: those of a linear discriminant of the training examples, or
-    the centroids of their examples."""
     split: Literal["validation", "test"] = "test"
     """What is measured on: the test set, or, to choose settings, a tenth of the training set that is left out."""
     seeds: common.Count = 1
@@ -82,7 +78,7 @@ class Train(Setting):
     # Chosen with whole files held out: what the encoder learns beyond its start holds for other files less.
     OF_STDLIB: ClassVar = {
         "encoder_rate": 0.03, "dropout": 0.3, "learning_rate": 0.2, "dim": 768, "epochs": 3.0, "batch_size": 256,
-        "num_sampled": 1024,
+        "num_sampled": 1024, "start": "discriminant",
     }  # fmt: skip
     UNLESS_GIVEN: ClassVar = (OF_STDLIB,)
 
