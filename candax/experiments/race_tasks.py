@@ -129,8 +129,6 @@ def settings_of(task: TaskName, quick: bool, **changes: Any) -> Any:
     """The recipe's settings with changes; values of None are the recipe's own."""
     settings = TASKS[task].settings
     given = {name: value for name, value in changes.items() if value is not None}
-    # The start of the race's figures: a good one leaves less for contenders to learn, and to differ in.
-    given |= {"start": "centroids"} if task == "extreme" else {}
     return type(settings)(quick=quick, **given).ready()
 
 

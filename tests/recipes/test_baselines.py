@@ -97,27 +97,6 @@ def test_a_sampler_starts_with_the_vectors_that_training_starts_from(dataset):
         np.testing.assert_array_equal(kept, found)
 
 
-def test_a_discriminant_by_hand(dataset):
-    model, _ = (
-        Train(dim=8, batch_size=8, steps=2, start="discriminant").training(dataset).make(None, cx.losses.full_softmax)
-    )
-    features, labels = dataset.train.features.toarray(), dataset.train.labels.toarray()
-    features = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    embeddings = features.astype(np.float64) @ np.asarray(model.encoder.bag[...])
-    covariance = np.cov(embeddings, rowvar=False, bias=True)
-    ridged = covariance + 10 * np.trace(covariance) / 8 * np.eye(8)
-    for c in range(9):
-        mine, number = embeddings[labels[:, c] > 0].mean(axis=0), int(labels[:, c].sum())
-        vector = number / (number + 5) * np.linalg.solve(ridged, mine - embeddings.mean(axis=0))
-        np.testing.assert_allclose(model.head.vectors[c], vector, rtol=1e-3, atol=1e-4)
-        prior = np.log((number + 0.5) / (len(labels) + 1))
-        middle = (mine + embeddings.mean(axis=0)) / 2
-        assert model.head.biases[c] == pytest.approx(prior - middle @ vector, abs=1e-3)
-    plain = Train(dim=8, batch_size=8, steps=2, start="centroids").training(dataset)
-    started, _ = plain.make(None, cx.losses.full_softmax)
-    assert started.head.biases[0] == pytest.approx(np.log((labels[:, 0].sum() + 0.5) / (len(labels) + 1)), abs=1e-5)
-
-
 def test_models_and_neighbours_of_three_classes_are_measured(tmp_path):
     lines = [f"{i % 3} {i % 5}:0.5 {17 + i % 3}:1" for i in range(40)]
     (tmp_path / "train.txt").write_text("\n".join(["40 20 3", *lines]) + "\n")

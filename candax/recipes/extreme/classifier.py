@@ -18,7 +18,6 @@ from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.common.finished import plain
 from candax.recipes.common.options import with_options
 from candax.recipes.extreme.arrays import classes_of, features_of, in_range, indicator_of, is_indicator
-from candax.recipes.extreme.linear import Start
 from candax.recipes.extreme.options import pair_of
 from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
 from candax.recipes.extreme.scoring import Labels
@@ -56,8 +55,6 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         encoder_rate: learning rate of the linear encoder, as a share of the class vectors'.
         dropout: share of an embedding's coordinates that is left out at random in training; where test data come from
             other sources than training data, try 0.3.
-        start: of class vectors, with the linear encoder: "centroids" of their examples, or "discriminant", a linear
-            discriminant, which was better for many examples per label and worse for few.
         num_predicted: how many labels ``predict`` gives to each example, if ``y`` was an indicator; None: those of
             probability above 1/2, of which there may be none.
         seed: of all that is drawn.
@@ -89,7 +86,6 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         encoder_rate: float = 0.2,
         dropout: float = 0.0,
-        start: Start = "centroids",
         num_predicted: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -103,7 +99,6 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.encoder_rate = encoder_rate
         self.dropout = dropout
-        self.start = start
         self.num_predicted = num_predicted
         self.seed = seed
 

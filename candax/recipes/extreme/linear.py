@@ -1,12 +1,11 @@
 """A linear encoder that starts from the data: what `candax train` and `candax compare` train.
 
-Its bag is a truncated singular value decomposition of the training features, class vectors are those of a linear
-discriminant or the centroids of their examples, biases are log priors. Sampled losses then only have to tell neighbours
-apart.
+Its bag is a truncated singular value decomposition of the training features, class vectors are the centroids of their
+examples, biases are log priors. Sampled losses then only have to tell neighbours apart.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,12 +20,8 @@ from candax.alike import made_once
 from candax.base import Sampler
 from candax.recipes.common.optimizers import row_adagrad
 
-Start: TypeAlias = Literal["discriminant", "centroids"]
 # So many examples tell the directions of all, in less time.
 _ROWS = 100_000
-# Ridge of the covariance, as a multiple of its mean eigenvalue, and examples of the mean that each class is joined by.
-# Chosen on validation data of python-stdlib (P@1 .4575; 10 and 20: .456, 5 and 5: .4495, 10 and 2: .451).
-_RIDGE, _JOINED = 10.0, 5.0
 
 
 def directions(dataset: data.Dataset, dim: int, seed: int) -> Float32[np.ndarray, "num_features dim"]:
@@ -56,7 +51,6 @@ def make(
     encoder_rate: float,
     dropout: float,
     bag: Callable[[], np.ndarray] | None,
-    start: Start = "centroids",
 ) -> tuple[models.Classifier, cx.Optimizer]:
     """The model at its start, and Adagrad on rows, whose rate falls linearly to 0.
 
@@ -71,7 +65,6 @@ def make(
         encoder_rate: the encoder's learning rate as a share of that; the encoder starts near where it should end.
         dropout: of the embedding, in training.
         bag: gives ``directions``, to start from; None for a model whose values come from a checkpoint.
-        start: of class vectors.
 
     Returns:
         The model and its optimizer.
@@ -80,8 +73,7 @@ def make(
     head = cx.Head(dataset.num_classes, dim, counts=counts, rngs=rngs)
     encoder = models.SparseMLP(dataset.num_features, dim, linear=True, dropout=dropout, rngs=rngs)
     if bag is not None:
-        encoder.bag[...] = jnp.asarray(bag())
-        _start(head, dataset, counts, bag(), discriminant=start == "discriminant")
+        _start(encoder, head, dataset, counts, bag())
     head.use(sampler, loss)  # now, as some samplers keep tables of the vectors that there are
     model = models.Classifier(encoder, head)
     adagrad = _adagrad(encoder_rate * learning_rate, learning_rate, num_steps)
@@ -99,28 +91,13 @@ def _rooms(params: Any) -> Any:
     return nnx.from_flat_state([(path, path[0]) for path, _ in nnx.to_flat_state(params)])
 
 
-def _start(head: cx.Head, dataset: data.Dataset, counts: Any, bag: np.ndarray, *, discriminant: bool) -> None:
-    """Class vectors and biases from the data.
-
-    The discriminant of classes that are normally distributed about their means m_c with one covariance S:
-    ``w_c = S^-1 (m_c - m)`` and ``b_c = log prior_c - w_c . (m_c + m) / 2``, with a ridge on S and each mean drawn
-    towards that of all examples, m, the more the fewer examples the class has.
-    """
+def _start(encoder: models.SparseMLP, head: cx.Head, dataset: data.Dataset, counts: Any, bag: np.ndarray) -> None:
+    encoder.bag[...] = jnp.asarray(bag)
     labels = csr_array(dataset.train.labels.T.astype(np.float32))
-    embeddings = _normalized(dataset) @ bag
-    vectors = (labels @ embeddings) / np.maximum(counts, 1)[:, None]
-    biases = np.log((counts + 0.5) / (len(dataset.train) + 1))
-    if discriminant:
-        mean = embeddings.mean(axis=0)
-        covariance = embeddings.T @ embeddings / len(embeddings) - np.outer(mean, mean)
-        ridge = _RIDGE * np.trace(covariance) / len(mean) + np.finfo(np.float32).tiny
-        means = vectors
-        kept = (counts / (counts + _JOINED))[:, None]
-        vectors = kept * np.linalg.solve(covariance + ridge * np.eye(len(mean), dtype=np.float32), (means - mean).T).T
-        biases = biases - np.sum((means + mean) * vectors, axis=1) / 2
-    head.vectors[...] = jnp.asarray(vectors, jnp.float32)
+    centroids = (labels @ (_normalized(dataset) @ bag)) / np.maximum(counts, 1)[:, None]
+    head.vectors[...] = jnp.asarray(centroids, jnp.float32)
     assert head.biases is not None
-    head.biases[...] = jnp.asarray(biases, jnp.float32)
+    head.biases[...] = jnp.asarray(np.log((counts + 0.5) / (len(dataset.train) + 1)), jnp.float32)
 
 
 def _normalized(dataset: data.Dataset) -> csr_array:

@@ -13,7 +13,7 @@ TASK = "extreme"
 # Settings of `candax train` that ``ExtremeClassifier`` has too.
 OPTIONS = (
     "sampler", "loss", "encoder", "dim", "epochs", "batch_size", "num_sampled", "learning_rate", "encoder_rate",
-    "dropout", "start", "seed",
+    "dropout", "seed",
 )  # fmt: skip
 
 

@@ -82,9 +82,6 @@ class Setting(common.Settings):
     dropout: common.NotNegative = 0.0
     """Share of an embedding's coordinates that is left out at random in training; 0.3 in `candax train` for
     python-stdlib."""
-    start: linear.Start = "centroids"
-    """Class vectors at the start, with the linear encoder: the centroids of their examples, or those of a linear
-    discriminant; discriminant in `candax train` for python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
     def check(self) -> None:
@@ -146,9 +143,7 @@ class Setting(common.Settings):
         told = dataset, self.dim, rate, training.num_steps, seed
         return dataclasses.replace(
             training,
-            make=functools.partial(
-                linear.make, *told, encoder_rate=self.encoder_rate, dropout=self.dropout, bag=bag, start=self.start
-            ),
+            make=functools.partial(linear.make, *told, encoder_rate=self.encoder_rate, dropout=self.dropout, bag=bag),
         )
 
     def pair(self, sampler: SamplerName, loss: LossName) -> tuple[Sampler, Loss]:
