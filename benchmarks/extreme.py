@@ -50,6 +50,8 @@ class Extreme:
     """Passes of `candax train`, unless its own."""
     dim: common.Count | None = None
     """Coordinates in `candax train`, unless its own."""
+    batch_size: common.Count | None = None
+    """Examples per step of `candax train`, unless its own number."""
     learning_rate: common.Positive | None = None
     """Learning rate of `candax train`, unless its own."""
     sampler: SamplerName | None = None
