@@ -1,4 +1,13 @@
-"""`candax word2vec`, `neighbors` and `analogy`: word vectors from text files, and questions to them."""
+"""`candax word2vec`, `neighbors` and `analogy`: word vectors from text files, and questions to them.
+
+    candax word2vec                                                              (identifiers of the standard library)
+    candax word2vec TEXT --similarity PAIRS ... --analogies QUESTIONS --seeds 3
+
+Expected on 99 English novels (11.4 million words, 35,455 of them different), means of three seeds: rank correlations of
+.591 on MEN, .287 on SimLex-999 and .468 on WordSim-353, .336 of the analogies right (gensim .571, .297, .487 and .328;
+PPMI vectors, which need no training, .584, .206, .377 and .252), with some 800,000 words per second on two cores, or
+70 s for the five epochs. The standard library's 1.4 million words take a minute in all and .7 GB.
+"""
 
 import dataclasses
 import functools
