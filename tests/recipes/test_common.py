@@ -66,6 +66,17 @@ def study(ran, *, stop_before=None, seeds=(0, 1)):
     return Study("a title", methods, COLUMNS, PANELS, claim="a claim")
 
 
+@pytest.mark.parametrize(("steps", "shown"), [([1, 2], [3.0, 4.0]), ([1, 4], [2.0, 3.0])])
+def test_curves_of_other_steps_have_no_mean(steps, shown, tmp_path):
+    curves = [{"step": [1, 2], "value": [2.0, 3.0]}, {"step": steps, "value": [4.0, 5.0]}]
+    methods = [
+        Method({"method": "a", "seed": seed}, lambda folder, curve=curve: {"size": 1, "curve": curve})
+        for seed, curve in enumerate(curves)
+    ]
+    (row,) = common.run(Study("a title", methods, COLUMNS[:1], PANELS[:1]), Mine(out=tmp_path))
+    assert row["curve"]["value"] == shown
+
+
 def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):
     ran = []
     settings = Mine(out=tmp_path)

@@ -275,8 +275,8 @@ def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
         values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
             mean["curve_by_seed"] = values
-            # Trainings of other lengths, which a run may go on to, have other curves: one is shown.
-            alike = values if len({len(curve["step"]) for curve in values if "step" in curve}) <= 1 else values[:1]
+            # Trainings of other lengths, which a run may go on to, are measured at other steps: one is shown.
+            alike = values if len({tuple(curve["step"]) for curve in values if "step" in curve}) <= 1 else values[:1]
             mean[name] = {column: np.mean([curve[column] for curve in alike], axis=0).tolist() for column in values[0]}
         elif name in labels or not values or not all(isinstance(value, int | float) for value in values):
             mean[name] = values[0] if values else None
