@@ -1,4 +1,4 @@
-"""The page on using what was trained runs as it stands."""
+"""The page on using what was trained runs as it stands, and so do the interfaces on the pages of recipes."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,21 @@ import pytest
 
 from candax import cli
 
-PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "predict.md").read_text(encoding="utf-8")
+RECIPES = ("extreme", "sequences", "links")
 
 
 def test_its_blocks_run(tmp_path, monkeypatch):
     """In their order, in one namespace, each of ten lines or so."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
+    pages = [(DOCS / "recipes" / f"{recipe}.md").read_text(encoding="utf-8") for recipe in RECIPES]
+    code = [re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in (*pages, PAGE)]
+    assert [len(of_page) for of_page in code] == [1, 1, 1, 1]
+    for (block,) in code:
         assert len(block.rstrip().splitlines()) <= 11, block
-        exec(compile(block, f"block {number} of predict.md", "exec"), names)
+        exec(compile(block, "a block", "exec"), names)
     assert names["likeliest"].nnz == 1
     assert names["precision_at_1"].shape == (2,)
     assert names["again"] == [(names["items"], names["scores"])]
