@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State
 from candax.checks import check_positive, checked
 from candax.runs import starts_of_runs
-from candax.samplers.common.found import EMPTY, Found, is_found, thin_and_fill
+from candax.samplers.common.found import EMPTY, Found, is_found, or_empty, thin_and_fill
 from candax.samplers.common.groups import count_groups, counting, only_counting
 from candax.samplers.common.selection import falling, smallest
 from candax.samplers.common.shares import divisible
@@ -124,7 +124,7 @@ def grouped(
                 )
             score = jnp.broadcast_to(-jnp.arange(each.ids.shape[1], dtype=jnp.float32), each.ids.shape)
             ids = jnp.where(each.mask & counting(query, groups).reshape(-1, 1), each.ids, EMPTY)
-        labels = _labels(query, groups)
+        labels = or_empty(query.labels).reshape(groups, -1).astype(jnp.int32)
         ids = jnp.concatenate([labels, ids.reshape(groups, -1)], axis=1)
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), falling(score.reshape(groups, -1))], axis=1)
         found = _best(ids, order, num_sampled, query.classes.num_classes)
@@ -152,15 +152,10 @@ def grouped(
     return alone._replace(sample=sample, log_expected_count=log_expected_count, facts=facts)
 
 
-def _labels(query: Query, groups: int) -> Int[Array, "G labels"]:
-    """The labels of each group's examples, ``EMPTY`` where there is none."""
-    return jnp.where(query.labels >= 0, query.labels, EMPTY).reshape(groups, -1).astype(jnp.int32)
-
-
 def _best(ids: Int[Array, "G n"], order: Array, num: int, num_classes: int) -> Found:
     """The distinct ids of each group; where there are more than ``num``, those of lowest ``order``."""
     ids, order = _by_id(ids, order, num_classes)
-    first = _firsts(ids)
+    first = starts_of_runs(ids) & (ids != EMPTY)
     number = jnp.minimum(jnp.sum(first, axis=1, dtype=jnp.int32), num)
     order = jnp.where(first, order, jnp.uint32(0xFFFFFFFF))
     size = min(num, ids.shape[1])
@@ -187,8 +182,3 @@ def _by_id(ids: Int[Array, "G n"], order: Array, num_classes: int) -> tuple[Arra
 
     ids, order = jax.lax.associative_scan(lowest, (ids, order), reverse=True, axis=1)
     return ids, order
-
-
-def _firsts(ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
-    """True at the first of each run of equal ids, but not for ``EMPTY``."""
-    return starts_of_runs(ids) & (ids != EMPTY)

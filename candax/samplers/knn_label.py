@@ -23,7 +23,7 @@ from candax.base import (
 )
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive, checked
-from candax.samplers.common.found import EMPTY, distinct, or_empty
+from candax.samplers.common.found import EMPTY, Found, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.scoring import best_of
@@ -174,10 +174,8 @@ def knn_label(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state, query
-        # Masked slots become -1, which sorts to the front; the other ids are distinct (see ``distinct``).
-        held = jnp.where(candidates.mask, candidates.ids, -1)
-        place = jnp.minimum(jax.vmap(jnp.searchsorted)(jnp.sort(held, axis=1), ids), held.shape[1] - 1)
-        known = jnp.take_along_axis(jnp.sort(held, axis=1), place, axis=1) == ids
+        held = jnp.sort(jnp.where(candidates.mask, candidates.ids, EMPTY), axis=1)
+        known = is_found(Found(held, jnp.sum(candidates.mask, axis=1, dtype=jnp.int32)), ids)
         return jnp.where(known, jnp.float32(0), -jnp.inf)
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
