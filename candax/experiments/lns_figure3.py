@@ -97,7 +97,7 @@ def lns_figure3(settings: LNSFigure3) -> common.Study:
             return query(training.make(None, losses.full_softmax)[0])["query"]
         by: tuple[Any, Any]
         if settings.sampler is None:
-            by = None, common.full_softmax(settings.batch_size(dataset), dataset.num_classes)
+            by = None, common.full_softmax_for(settings.batch_size(dataset), dataset.num_classes)
         else:
             by = SAMPLERS[settings.sampler](_NUM_SAMPLED), losses.css
         return training.by(*by, measure=query)(None)["query"]

@@ -28,9 +28,10 @@ from candax.experiments.race_tasks import TASKS, settings_of
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, LossName
 from candax.recipes.sequences import command as sequences
+from candax.recipes.sequences.building import pair_of
 from candax.recipes.sequences.files import Questions, Sequences
 from candax.recipes.sequences.packing import PackedBatches
-from candax.recipes.sequences.scoring import embedded, evaluate
+from candax.recipes.sequences.scoring import embedded, evaluate, model_scores
 
 _FULL = "full_softmax"
 # Parts of the questions, by how often their answers occur.
@@ -161,7 +162,7 @@ def _trained(
     for number, part in enumerate(parts):
         of = settings.recipe(part.num_sampled)
         training = sequences.training_of(of, found, seed, measured=False)
-        later = training.make(*sequences.pair_of(of))
+        later = training.make(*pair_of(of))
         if model is not None:
             nnx.update(later[0], nnx.state(model, nnx.Param))
             nnx.update(later[1], nnx.state(optimizer))
@@ -191,13 +192,13 @@ def _thirds(found: Sequences, questions: Questions) -> dict[str, Questions]:
 
 
 def _quality(model: Any, found: Sequences, questions: Questions, length: int) -> float:
-    return evaluate(sequences.model_scores(model, found, length=length), found, questions, ks=(10,))[_FIGURE]
+    return evaluate(model_scores(model, found, length=length), found, questions, ks=(10,))[_FIGURE]
 
 
 def _diagnosed(settings: Any, model: Any, found: Sequences, questions: Questions) -> dict[str, float | None]:
     """Bias and noise of the loss without smoothing, by the sampler of the training."""
     some = questions.some(_EXAMPLES)
-    sampler, _ = sequences.pair_of(settings)
+    sampler, _ = pair_of(settings)
     assert sampler is not None
     result = cx.diagnostics.diagnose(
         model.head.classes(),

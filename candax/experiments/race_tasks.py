@@ -23,6 +23,7 @@ from candax.recipes.extreme.train import Train
 from candax.recipes.language import command as language
 from candax.recipes.links import command as links
 from candax.recipes.sequences import command as sequences
+from candax.recipes.sequences.building import pair_of
 
 TaskName: TypeAlias = Literal["extreme", "sequences", "links", "language"]
 Pair: TypeAlias = tuple[Sampler | None, Callable[..., Any]]
@@ -73,12 +74,12 @@ class Contender(NamedTuple):
 def _extreme(settings: Train, dataset: Any, seed: int) -> Trained:
     training = settings.training(dataset, seed=seed)
     if settings.sampler is None:
-        return training, (None, common.full_softmax(settings.batch_size, dataset.num_classes))
+        return training, (None, common.full_softmax_for(settings.batch_size, dataset.num_classes))
     return training, settings.pair_of(dataset.num_classes)
 
 
 def _sequences(settings: sequences.SequencesSettings, found: Any, seed: int) -> Trained:
-    return sequences.training_of(settings, found, seed), sequences.pair_of(settings)
+    return sequences.training_of(settings, found, seed), pair_of(settings)
 
 
 def _links(settings: links.LinksSettings, problem: Any, seed: int) -> Trained:

@@ -8,13 +8,17 @@ from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.hashing_forest import forest_index, hashing_forest
 from candax.samplers.in_batch import in_batch
 from candax.samplers.index_files import load_index, save_index
-from candax.samplers.ivf import ivf_bq, ivf_index
+from candax.samplers.ivf.factory import ivf_index
+from candax.samplers.ivf.sampler import ivf_bq
 from candax.samplers.kernel import kernel
 from candax.samplers.knn_label import knn_label, label_index
 from candax.samplers.learned_clusters import learned_clusters
 from candax.samplers.learned_unigram import learned_unigram
 from candax.samplers.log_uniform import log_uniform
-from candax.samplers.lsh import dwta, lsh, lsh_index, lsh_top_k, simhash
+from candax.samplers.lsh.dwta import dwta
+from candax.samplers.lsh.sampler import lsh
+from candax.samplers.lsh.search import lsh_index, lsh_top_k
+from candax.samplers.lsh.simhash import simhash
 from candax.samplers.midx import midx
 from candax.samplers.partial_fc import partial_fc
 from candax.samplers.resampling import resampled

@@ -13,10 +13,12 @@ from candax.base import Classes, Retriever, State
 from candax.checks import checked, described
 from candax.files import WrongFileError, read_arrays, write_arrays
 from candax.samplers.hashing_forest import forest_index
-from candax.samplers.ivf import ivf_index
+from candax.samplers.ivf.factory import ivf_index
 from candax.samplers.knn_label import label_index
-from candax.samplers.lsh import dwta, lsh_index, simhash
 from candax.samplers.lsh.codes import HashFamily
+from candax.samplers.lsh.dwta import dwta
+from candax.samplers.lsh.search import lsh_index
+from candax.samplers.lsh.simhash import simhash
 from candax.samplers.top_k import exact_index
 
 # The version is part of the name: when what is written changes, it becomes a new kind of file.

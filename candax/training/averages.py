@@ -9,7 +9,8 @@ from jaxtyping import Array
 
 from candax.checks import checked
 from candax.rows.averaging import AveragedState, left
-from candax.training.optimizer import Optimizer, name_of
+from candax.rows.differentiate import name_of
+from candax.training.optimizer import Optimizer
 
 
 @checked

@@ -11,7 +11,7 @@ import pytest
 import candax as cx
 from candax.blocks import streaming_top_k
 from candax.samplers import ivf_index
-from candax.samplers.ivf import IVFIndex
+from candax.samplers.ivf.index import IVFIndex
 from candax.samplers.ivf.lists import visit
 
 NUM_CLASSES, DIM, K = 3000, 24, 10

@@ -1,6 +1,6 @@
 """What recipes and the papers' studies share: settings of a command, the runner, one table and one picture."""
 
-from candax.recipes.common.heads import full_softmax, plain_head
+from candax.recipes.common.heads import full_softmax_for, plain_head
 from candax.recipes.common.optimizers import averaged_adam, row_adagrad
 from candax.recipes.common.report import (
     Column,
@@ -62,7 +62,7 @@ __all__ = [
     "figure_of",
     "first_finite",
     "folder_for",
-    "full_softmax",
+    "full_softmax_for",
     "level",
     "model_folder",
     "over",

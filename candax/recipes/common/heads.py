@@ -42,7 +42,7 @@ def plain_head(
     return head
 
 
-def full_softmax(batch_size: int, num_classes: int) -> Callable[..., Any]:
+def full_softmax_for(batch_size: int, num_classes: int) -> Callable[..., Any]:
     """The loss: all logits at once where they fit into memory, which is a little faster, else in blocks."""
     fits = 3 * 4 * batch_size * num_classes < _MOST_BYTES
     return losses.full_softmax if fits else FULL_SOFTMAX_IN_BLOCKS

@@ -14,7 +14,7 @@ from candax.base import Classes, Retriever
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate
 from candax.checks import check_positive, checked
 from candax.samplers.index_files import load_index, save_index
-from candax.samplers.ivf import ivf_index
+from candax.samplers.ivf.factory import ivf_index
 
 # Embeddings that are scored, and inputs that are answered, at a time.
 AT_A_TIME = 1024

@@ -92,7 +92,7 @@ def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common
         for sampler, loss in itertools.product(settings.samplers, settings.losses)
         if sampler != "top_k" or loss == settings.losses[0]
     }
-    methods = {"full_softmax": (None, common.full_softmax(settings.batch_size, dataset.num_classes)), **pairs}
+    methods = {"full_softmax": (None, common.full_softmax_for(settings.batch_size, dataset.num_classes)), **pairs}
     return [
         common.Method({"method": name, "seed": seed}, training.by(sampler, loss, name, measured_at=MEASURED_AT))
         for name, (sampler, loss) in methods.items()

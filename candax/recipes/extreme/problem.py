@@ -18,7 +18,7 @@ from candax.recipes.common import (
     Panel,
     Training,
     curves,
-    full_softmax,
+    full_softmax_for,
     over,
     plain_head,
     reached,
@@ -102,7 +102,7 @@ def contest(
     training: Training, batch_size: int, num_classes: int, others: Mapping[str, tuple[Sampler | None, Any]]
 ) -> list[Method]:
     """The full softmax, in the form that fits into memory, and other samplers and losses by name."""
-    full = training.by(None, full_softmax(batch_size, num_classes), "full softmax")
+    full = training.by(None, full_softmax_for(batch_size, num_classes), "full softmax")
     methods = [Method({"method": "full_softmax"}, full)]
     return methods + [Method({"method": name}, training.by(*of, name)) for name, of in others.items()]
 

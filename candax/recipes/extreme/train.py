@@ -226,7 +226,7 @@ def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: C
     if settings.sampler is not None:
         pair: tuple[Any, Any] = settings.pair_of(dataset.num_classes)
     else:
-        pair = None, full_softmax or common.full_softmax(settings.batch_size, dataset.num_classes)
+        pair = None, full_softmax or common.full_softmax_for(settings.batch_size, dataset.num_classes)
     return Run(settings, dataset, training, *training.make(*pair))
 
 

@@ -16,21 +16,15 @@ class TwoTowerRecommender(SequenceRecommender):
     """Which item a user takes next: the two towers of ``candax retrieve``, trained on histories of items.
 
     Args:
-        options: of ``candax retrieve``, by name: ``dim``, ``epochs``, ``learning_rate``, ``length`` (the most items
-            that are read of a history), ``recency``, ``sampler``, ``loss``, ``num_sampled``, ``seed`` and others.
-
-    Attributes:
-        items: what can be recommended, the most frequent first; set by training or loading.
+        options: of ``candax retrieve``, by name; ``recency`` is what an item weighs of the next one.
 
     Raises:
-        ValueError: for unknown options, or values out of range.
+        ValueError: as for sequences.
 
     Example:
-        >>> histories = [["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8
-        >>> model = TwoTowerRecommender(dim=8, epochs=2, length=8, num_rows=2).fit(histories)
-        >>> items, scores = model.recommend([["tea"]], 2)[0]
-        >>> len(items), "tea" in items
-        (2, False)
+        >>> towers = TwoTowerRecommender(dim=8, epochs=2, length=8, num_rows=2, recency=0.8)
+        >>> towers.fit([["tea", "milk", "jam"], ["tea", "milk"], ["bread", "jam"]] * 8).items[-1]
+        'bread'
     """
 
     _kind = RetrieveSettings
