@@ -123,11 +123,6 @@ class Batches(EpochBatches[Batch | FlatBatch]):
         )
 
     @property
-    def truncated_features(self) -> float:
-        """The share of examples with more than ``max_features`` features."""
-        return float(np.mean(np.diff(self.examples.features.indptr) > self.max_features))
-
-    @property
     def truncated_labels(self) -> float:
         """The share of examples with more than ``max_labels`` labels."""
         return float(np.mean(np.diff(self.examples.labels.indptr) > self.max_labels))

@@ -1,8 +1,8 @@
 """Diagnostics: how far sampled losses are from the full softmax, against the number of samples.
 
 ``diagnose`` measures this, ``table`` and ``draw`` show it, ``pairs`` lists sampler x loss pairs. ``measure_staleness``
-says how fast an adaptive sampler falls behind the model between refreshes, ``staleness_table`` and ``draw_staleness``
-show it. ``advise`` says which sampler, loss and optimizer suit your own label counts.
+says how fast an adaptive sampler falls behind the model between refreshes. ``advise`` says which sampler, loss and
+optimizer suit your own label counts.
 """
 
 from candax.diagnostics.advising import Advice, Option, advise
@@ -10,7 +10,7 @@ from candax.diagnostics.diagnosing import diagnose
 from candax.diagnostics.methods import Method, pairs
 from candax.diagnostics.report import draw, table
 from candax.diagnostics.result import Diagnostics
-from candax.diagnostics.staleness import Staleness, draw_staleness, measure_staleness, staleness_table
+from candax.diagnostics.staleness import Staleness, measure_staleness
 from candax.diagnostics.statistics import Measure
 
 __all__ = [
@@ -23,9 +23,7 @@ __all__ = [
     "advise",
     "diagnose",
     "draw",
-    "draw_staleness",
     "measure_staleness",
     "pairs",
-    "staleness_table",
     "table",
 ]

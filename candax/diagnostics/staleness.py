@@ -1,9 +1,8 @@
 """How fast an adaptive sampler falls behind the model: recall of the best classes against steps since a refresh."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,14 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
-from rich.box import SIMPLE
-from rich.table import Table
 
 from candax.base import Candidates, KeyArray, Query, State
 from candax.blocks import streaming_evaluate
 from candax.checks import check_ids, checked, described
 from candax.cosines import as_scored
-from candax.diagnostics.report import with_error
 from candax.diagnostics.statistics import NOTHING, Measure, mean
 from candax.diagnostics.top_k import top_k_share, which_count
 from candax.models.head import Head
@@ -199,38 +195,3 @@ def _check(head: Head, measured: Sequence[Any], num_steps: int, every: int, top_
         if not hasattr(batch, "labels"):
             raise ValueError(f"expected batches with labels to measure, got {described(batch)}.")
         check_ids(batch.labels, head.num_classes, f"labels of batch {i} of those to measure")
-
-
-@checked
-def staleness_table(results: Mapping[str, Staleness]) -> Table:
-    """A table for a rich console, one block of lines per result, named by its key; 0.12(3) has standard error 0.03."""
-    table = Table(title="recall of the best classes against steps since a refresh", box=SIMPLE, padding=0)
-    table.add_column("")
-    for heading in ("steps", "top-k", "recall", "refreshed", "lost"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, result in results.items():
-        measures = [
-            "\n".join(with_error(*pair) for pair in zip(*measure, strict=True))
-            for measure in (result.recall, result.fresh_recall, result.lost)
-        ]
-        table.add_row(name, "\n".join(map(str, result.steps)), str(result.top_k), *measures, end_section=True)
-    return table
-
-
-@checked
-def draw_staleness(results: Mapping[str, Staleness], path: Path) -> None:
-    """Recall with the state in training (lines) and with a refreshed one (dashes) against steps, as a PNG file."""
-    from candax.pictures import colors, save_picture  # it chooses a backend without a display: not on importing candax
-
-    with save_picture(path, columns=2, size=(9.5, 4.5), share_y=False) as axes:
-        color_of = colors(list(results))
-        for name, result in results.items():
-            look: dict[str, Any] = {"color": color_of[name], "capsize": 3}
-            axes[0].errorbar(result.steps, *result.recall, label=name, marker="o", markersize=4, **look)
-            axes[0].errorbar(result.steps, *result.fresh_recall, linestyle="--", **look)
-            axes[1].errorbar(result.steps, *result.lost, label=name, marker="o", markersize=4, **look)
-        axes[0].set(title="in training (line) and refreshed (dashes)", ylabel="recall of the best classes")
-        axes[1].set(title="lost to staleness", ylabel="refreshed minus in training")
-        for axis in axes:
-            axis.set(xlabel="steps since the refresh")
-            axis.legend(fontsize="small")

@@ -196,12 +196,6 @@ GOOD: Mapping[str, made.Good] = {
             "key": jax.random.key(0),
         },
     ),
-    "diagnostics.draw_staleness": lambda folder: (
-        cx.diagnostics.draw_staleness, {"results": {"a": made.staleness()}, "path": folder / "picture.png"}
-    ),
-    "diagnostics.staleness_table": lambda folder: (
-        cx.diagnostics.staleness_table, {"results": {"a": made.staleness()}}
-    ),
     "recipes.load": lambda folder: (_r.load, {"run": made.trained_labels(folder)}),
     "recipes.ExtremeClassifier.top_k": lambda folder: (
         _r.load(made.trained_labels(folder)).top_k, {"X": np.eye(2, 4), "k": 2}

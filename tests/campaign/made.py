@@ -207,11 +207,6 @@ def result() -> cx.diagnostics.Diagnostics:
 
 
 @functools.cache
-def staleness() -> cx.diagnostics.Staleness:
-    measure = cx.diagnostics.Measure(np.ones(2), np.zeros(2))
-    return cx.diagnostics.Staleness(np.arange(2), measure, measure, measure, 3, 2)
-
-
 @functools.cache
 def gradients() -> cx.Gradients:
     _, found = cx.value_and_grad(mean_loss)(head(), (embeddings(), labels()))

@@ -153,7 +153,7 @@ def test_default_widths_come_from_the_data() -> None:
     examples = examples_with(features, [list(range(n)) for n in [9] * 995 + [40] * 5], 50)
     batches = Batches(examples, 10, 0)
     assert (batches.max_features, batches.max_labels) == (8, 16)
-    assert batches.truncated_features == batches.truncated_labels == 0.005
+    assert batches.truncated_labels == 0.005
     more = examples_with(features[:-1] + [features[-1]] * 2, [[0]] * 1001, 50)
     assert Batches(more, 10, 0).max_features == 200
     many = examples_with([[1.0] * 300] * 4, [list(range(50))] * 4, 50)

@@ -1,19 +1,16 @@
 """Recall is lost where tables do not follow the classes, and only there."""
 
 import functools
-import io
 
 import jax
 import jax.numpy as jnp
-import matplotlib.image
 import numpy as np
 import optax
 import pytest
 from flax import nnx
-from rich.console import Console
 
 import candax as cx
-from candax.diagnostics import draw_staleness, measure_staleness, staleness_table
+from candax.diagnostics import measure_staleness
 from tests.training import problems
 
 SOURCE = problems.Source()
@@ -159,14 +156,3 @@ def test_bad_numbers_and_divergence_are_refused():
         measured(on=[MEASURED[0], MEASURED[1]._replace(labels=MEASURED[1].labels + 60)])
     with pytest.raises(FloatingPointError, match="at step 2"):
         measured(batches=Broken(), num_steps=2, every=2)
-
-
-def test_table_and_picture_show_all_results(stale, tmp_path):
-    results = {"waits": stale, "also waits": stale}
-    text = io.StringIO()
-    Console(file=text, width=80).print(staleness_table(results))
-    assert "also waits" in text.getvalue()
-    assert "…" not in text.getvalue()
-    assert text.getvalue().count("\n") >= 2 * len(stale.steps)
-    draw_staleness(results, tmp_path / "staleness.png")
-    assert matplotlib.image.imread(tmp_path / "staleness.png").shape[1] > 1000

@@ -143,6 +143,7 @@ def _reference(row: Row, rows: Sequence[Row], method: str, same: Sequence[str]) 
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[Row], caption: str | None = None) -> Table:
     """A table of the rows; columns of words are aligned to the left, those of numbers to the right."""
+    # By rich, which draws the progress bars too: polars or pandas would be one more dependency, for printing alone.
     told = caption and escape(caption)
     found = Table(title=escape(title), box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False, caption=told)
     for column in columns:
