@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -282,7 +283,19 @@ def _cli(settings: Any, program: str, args: list[str]) -> Any:
         lines = printed.getvalue().splitlines()
         rules = [i for i, line in enumerate(lines) if "──" in line or "---" in line]
         message = " ".join(line.strip("│ ") for line in lines[rules[0] + 1 : rules[1]])
+        for said, ours in _NUMBERS.items():
+            message = re.sub(said, ours, message)
         _fail(f"{message.removesuffix('.')}. See {program} --help.")
+
+
+# What tyro says of a word in place of a number, with Python's names of types, and what stands there instead.
+_NUMBERS = {
+    r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)": r"expected a whole number for \1, got \2",
+    r"Error parsing (\S+): could not convert string to float: (.*)": r"expected a number for \1, got \2",
+    r"Error parsing (\S+): no type matching \{None\}\|INT could be instantiated from \[(.*?)\].*": (
+        r"expected a whole number or None for \1, got \2"
+    ),
+}
 
 
 def _fail(message: str) -> NoReturn:

@@ -323,6 +323,18 @@ def test_the_next_command_takes_one_of_several_models(tmp_path, capsys):
         assert f"next:  candax predict {of} INPUT\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("sequences", "--dim", "x"), "expected a whole number for --dim, got 'x'."),
+        (("train", "--epochs", "x"), "expected a number for --epochs, got 'x'."),
+        (("train", "--steps", "1.5"), "expected a whole number or None for --steps, got '1.5'."),
+    ],
+)
+def test_words_in_place_of_numbers_are_named_without_types(args, expected, capsys):
+    assert expected in fails(capsys, *args)
+
+
 def test_errors_of_the_system_are_sentences(tmp_path, capsys):
     assert f"there is no file or folder {tmp_path / 'none'}." in fails(capsys, "neighbors", tmp_path / "none", "tea")
     assert f"expected a file, got the folder {tmp_path}." in fails(capsys, "sequences", "--dataset", tmp_path)
