@@ -1,5 +1,6 @@
 """Texts in the formats that are read, and what they say, by readers as plain as can be."""
 
+import codecs
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ LANGUAGE = "".join(f"{' '.join(f'w{(u * i + i) % 7}' for i in range(1, 6))}\n" f
 
 def examples(content: bytes) -> Any:
     """Shapes, and for each example its features by id and its labels in order."""
-    first, *rest = content.decode("ascii").split("\n")
+    first, *rest = content.removeprefix(codecs.BOM_UTF8).decode("ascii").split("\n")
     number, features, labels = (int(part) for part in first.split())
     lines = rest[:number]
     assert len(lines) == number
