@@ -207,7 +207,6 @@ def result() -> cx.diagnostics.Diagnostics:
 
 
 @functools.cache
-@functools.cache
 def gradients() -> cx.Gradients:
     _, found = cx.value_and_grad(mean_loss)(head(), (embeddings(), labels()))
     return found
