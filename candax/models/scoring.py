@@ -64,7 +64,7 @@ def draw_and_score(
     number = true.size
 
     def parts(of: Array) -> tuple[Array, Array]:
-        of_true, of_sampled = of[:number], of[number:]
+        of_true, of_sampled = jnp.split(of, [number])  # whose gradient is one array, not a sum of two padded ones
         return of_true.reshape(*true.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
 
     true_rows: Array | None

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool
 
 from candax.base import State
 from candax.checks import checked
-from candax.rows.gradients import RowGradients, beside, gather_rows
+from candax.rows.gradients import RowGradients, all_finite, gather_rows
 from candax.rows.missed import Rate
 
 
@@ -65,7 +65,7 @@ def finite(grads: RowGradients) -> Bool[Array, ""]:
     """Whether all gradients are finite that ``add`` writes: those of lookups that count for nothing may be NaN."""
     assert grads.unsummed is not None
     ids, values = grads.unsummed
-    return jnp.max(jnp.abs(values), initial=0, where=beside(ids < grads.num_rows, values)) < jnp.inf
+    return all_finite(values, ids < grads.num_rows)
 
 
 def add(

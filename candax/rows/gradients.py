@@ -28,6 +28,24 @@ def beside(of_each: Array, rows: Array) -> Array:
     return of_each.reshape(-1, *[1] * (rows.ndim - 1))
 
 
+def all_finite(rows: Float[Array, "..."], where: Bool[Array, "*n"]) -> Bool[Array, ""]:
+    """Whether no number is infinite or NaN, of the rows ``[*n, ...]`` where ``where`` is True.
+
+    Example:
+        >>> bool(all_finite(jnp.array([[1.0, 2.0], [jnp.nan, 0.0]]), jnp.array([True, False])))
+        True
+    """
+    if rows.ndim == where.ndim + 1 and rows.dtype == jnp.float32:
+        # A product is several times as quick on a CPU as a look at each number. The power of two keeps a sum of finite
+        # numbers finite.
+        width = rows.shape[-1]
+        sums = jnp.matmul(rows, jnp.full(width, 2.0 ** -width.bit_length()), precision=jax.lax.Precision.HIGHEST)
+        return jnp.all(jnp.isfinite(jnp.where(where, sums, 0)))
+    # NaN passes through a maximum, and is not below infinity.
+    chosen = where.reshape(where.shape + (1,) * (rows.ndim - where.ndim))
+    return jnp.max(jnp.abs(rows), initial=0, where=chosen) < jnp.inf
+
+
 def fillers(num_rows: int, slots: int, used: int = 0) -> Int[Array, " unused"]:
     """Ids of slots without a row, behind ``used`` ones: from ``num_rows`` on, rising and unique."""
     return num_rows + jnp.arange(used, slots, dtype=jnp.int32)
