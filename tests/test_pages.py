@@ -28,7 +28,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
 # Of test_examples.py and recipes/test_predict_page.py.
-ELSEWHERE = {"front_door.md", "predict.md", "recipes/extreme.md", "recipes/links.md", "recipes/sequences.md"}
+ELSEWHERE = {
+    *("front_door.md", "language.md", "predict.md"),
+    *("recipes/extreme.md", "recipes/links.md", "recipes/sequences.md"),
+}
 Names = dict[str, Any]
 
 

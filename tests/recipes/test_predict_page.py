@@ -10,16 +10,16 @@ from candax import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "predict.md").read_text(encoding="utf-8")
-RECIPES = ("extreme", "sequences", "links")
+PAGES = ("recipes/extreme", "recipes/sequences", "recipes/links", "language")
 
 
 def test_its_blocks_run(tmp_path, monkeypatch):
     """In their order, in one namespace, each of ten lines or so."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    pages = [(DOCS / "recipes" / f"{recipe}.md").read_text(encoding="utf-8") for recipe in RECIPES]
+    pages = [(DOCS / f"{page}.md").read_text(encoding="utf-8") for page in PAGES]
     code = [re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in (*pages, PAGE)]
-    assert [len(of_page) for of_page in code] == [1, 1, 1, 1]
+    assert [len(of_page) for of_page in code] == [1, 1, 1, 1, 1]
     for (block,) in code:
         assert len(block.rstrip().splitlines()) <= 11, block
         exec(compile(block, "a block", "exec"), names)
@@ -30,6 +30,8 @@ def test_its_blocks_run(tmp_path, monkeypatch):
     assert names["countries"][0] == "Italy"
     assert names["cities"][0] == "Oslo"
     assert names["score"] == pytest.approx(names["scores_of"][0], rel=1e-4)
+    assert names["words"] == ["not"]
+    assert 0.2 < names["probabilities"][0] <= 1
     assert len(names["near"]) == 2
 
 

@@ -44,7 +44,7 @@ def test_training_questions_and_scores(text, tmp_path, capsys):
         *[("skipgram", name) for name in ("pairs", "questions")],
     ]
     assert {(row["task"], row["data"], row["split"], row["words"]) for row in rows} == {("words", "text", "test", 3600)}
-    assert rows[2]["spearman"] > 0.7
+    assert rows[2]["spearman"] > max(0.7, rows[0]["spearman"] - 1e-9)
     assert rows[2]["words_per_second"] > 0
     assert (rows[2]["pairs"], rows[2]["skipped"]) == (4, 1)
     assert (rows[3]["asked"], rows[3]["skipped"]) == (1, 1)
