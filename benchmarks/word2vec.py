@@ -2,6 +2,7 @@
 
     pip install -e '.[bench]'
     python benchmarks/word2vec.py TEXT... --similarity PAIRS... --analogies QUESTIONS...
+    python benchmarks/word2vec.py TEXT... --profile                 (which operations of candax's step take the time)
 
 Skip-gram (or ``--direction cbow``) with negative sampling, dim 100, window 5, k = 5, subsampling at 1e-3, words seen 5
 times or more, 5 epochs, seeds 0, 1, 2, each library's own learning rate: gensim's falls from .025, candax's from .035.
@@ -17,6 +18,7 @@ a run that was cut off goes on.
 """
 
 import dataclasses
+import functools
 import json
 import tempfile
 import time
@@ -24,8 +26,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import tyro
+from flax import nnx
+from operations import operations, show
 from rich.console import Console
 from rich.table import Table
 
@@ -55,6 +60,8 @@ class Settings:
     """Of the runs."""
     libraries: tuple[str, ...] = ("gensim", "candax")
     """Which to run."""
+    profile: bool = False
+    """Instead of all else, prints which operations of a step of candax take how long."""
     out: Path = Path("runs/benchmark_word2vec")
     """Folder for vectors, times and results.json."""
 
@@ -66,6 +73,28 @@ def train_candax(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx
         text, epochs=settings.epochs, direction=settings.direction, dim=settings.dim, seed=seed
     )
     return trained.vectors, trained.seconds, time.process_time() - start
+
+
+def profile(text: cx.data.Words, settings: Settings) -> None:
+    """Prints the operations of a step of candax, and what a step takes with all that Python does for it."""
+    words = cx.recipes.words.training
+    batches = words.word2vec_batches(text, direction=settings.direction)
+    model, optimizer = words.word2vec_model(batches, batches.batches_per_epoch, dim=settings.dim)
+
+    @functools.partial(nnx.jit, donate_argnums=(0, 1))
+    def step(model: nnx.Module, optimizer: cx.Optimizer, batch: Any) -> jax.Array:
+        loss, grads = cx.value_and_grad(words.word2vec_step_loss)(model, batch)
+        optimizer.update(model, grads)
+        return loss
+
+    each = [batches[0, i % batches.batches_per_epoch] for i in range(200)]
+    program = step.lower(model, optimizer, each[0]).compile().compiled.as_text()
+    show("a step of candax", operations(program, lambda: step(model, optimizer, each[0]), 200), 24)
+    start = time.perf_counter()
+    for batch in each:
+        loss = step(model, optimizer, batch)
+    jax.block_until_ready(loss)
+    print(f"{1e3 * (time.perf_counter() - start) / len(each):.2f} ms per step of {batches.batch_size} places")
 
 
 def train_gensim(text: cx.data.Words, settings: Settings, seed: int) -> tuple[cx.data.WordVectors, float, float]:
@@ -171,8 +200,10 @@ def ratios(times: dict[str, list[dict]], of: str) -> list[float]:
 
 def main(settings: Settings) -> None:
     """Runs what is missing, then prints and writes the comparison."""
-    settings.out.mkdir(parents=True, exist_ok=True)
     text = cx.data.text_words(settings.text, min_count=MIN_COUNT)
+    if settings.profile:
+        return profile(text, settings)
+    settings.out.mkdir(parents=True, exist_ok=True)
     console = Console()
     console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
     runs: dict[str, list[cx.data.WordVectors]] = {library: [] for library in settings.libraries}

@@ -21,11 +21,23 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_benchmark_runs(name):
     script, *options = RUNS[name]
+    assert "2,000" in printed_by(script, *options)
+
+
+def printed_by(script: str, *options: str) -> str:
+    """What a benchmark prints."""
     command = [sys.executable, str(ROOT / "benchmarks" / script), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert "2,000" in done.stdout
+    return done.stdout
+
+
+def test_the_operations_of_a_step_of_word_vectors(tmp_path):
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 500)
+    printed = printed_by("word2vec.py", str(tmp_path / "text.txt"), "--profile")
+    assert "gather" in printed
+    assert "ms per step of" in printed
 
 
 def test_the_steps_of_the_cost_benchmark_run(monkeypatch):
