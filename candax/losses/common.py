@@ -116,16 +116,15 @@ def zero_without_labels(values: Float[Array, " B"], true_mask: Bool[Array, "B T"
 
 @jax.custom_jvp
 def softplus(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """``log(1 + exp(x))`` for finite x, with sigmoid(x) as its derivative.
+    """``log(1 + exp(x))`` for finite x, with sigmoid(x) = exp(x - softplus(x)) as its derivative.
 
-    ``jax.nn.softplus`` is right at infinities too, at more than twice the cost of a loss and its gradient: XLA computes
-    a loss again where its derivative is written with it, ``exp(x - softplus(x))``.
+    ``jax.nn.softplus`` is right at infinities too, at more than twice the cost of a loss and its gradient.
     """
     e = jnp.exp(-jnp.abs(x))
     return jnp.maximum(x, 0) + (_log1p(e) if x.dtype == jnp.float32 else jnp.log1p(e))
 
 
-softplus.defjvps(lambda tangent, value, x: tangent * jax.nn.sigmoid(x))
+softplus.defjvps(lambda tangent, value, x: tangent * jnp.exp(x - value))
 
 
 def _log1p(e: Float[Array, "..."]) -> Float[Array, "..."]:
