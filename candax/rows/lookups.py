@@ -140,13 +140,13 @@ class Tape:
         self.check_trace("a lookup of table rows")
         source = self.sources[table]
         number = len(self.lookups)
-        changed = table in self.dense or table in self.laggings
         if table in self.dense:
             rows = gather(source, ids)
         else:
             rows, finite = _read(jax.lax.stop_gradient(source), ids)
-            rows = self.laggings[table].read(rows, ids) if changed else rows
-        if changed:
+            if table in self.laggings:
+                rows = self.laggings[table].read(rows, ids)
+        if table in self.dense or table in self.laggings:
             finite = all_finite(jax.lax.stop_gradient(rows), jnp.ones(ids.shape, bool))
         self.finite.append(finite)
         self.lookups.append((table, ids))
