@@ -7,7 +7,7 @@
 Expected on WN18RR (40,943 entities, 86,835 training triples) by the second command, filtered, both directions, unseen
 entities kept, MRR / hits@10 of the test part: most frequent answers of the relation .026 / .044, what other relations
 of the two entities say .371 / .392, ComplEx .479 / .561 (mean of three seeds) after 6 to 8 minutes per seed on 2 busy
-cores, with 1 GB. DistMult .451 / .533 (three seeds), RotatE .468 / .531 and, with --dim 128, TransE .219 / .492 (one
+cores, with 1 GB. DistMult .454 / .537 (three seeds), RotatE .468 / .531 and, with --dim 128, TransE .219 / .492 (one
 seed each). Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530, TransE .228 /
 .520, RotatE .476 / .571.
 
@@ -73,7 +73,7 @@ class LinkMethod(NamedTuple):
 
 
 _TRANSE = {"scale": 0.1, "regulariser": "l2", "regularisation": 0.03, "dropout": 0.0}
-_DISTMULT = {"regularisation": 0.05, "learning_rate": 0.6, "num_sampled": 2048, "batch_size": 256}
+_DISTMULT = {"regularisation": 0.05, "learning_rate": 0.6, "num_sampled": 4096, "dim": 768}
 _ROTATE = {"regularisation": 1.2, "learning_rate": 0.5}
 METHODS: dict[MethodName, LinkMethod] = {
     "complex": LinkMethod(),
@@ -103,7 +103,7 @@ class LinksSettings(common.Settings):
     loss: LossName | None = "css"
     """Loss to train with; None: the full softmax."""
     num_sampled: common.Count = 1024
-    """Candidates that a batch shares; 2048 for distmult unless given."""
+    """Candidates that a batch shares; 4096 for distmult unless given."""
     labels_too: bool = True
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
     smoothing: common.NotNegative = 0.2
@@ -115,11 +115,11 @@ class LinksSettings(common.Settings):
     dropout: common.NotNegative = 0.2
     """The share of the coordinates of questions that are dropped in training."""
     dim: common.Count = 512
-    """Coordinates of an entity's vector; a complex number takes two of them."""
+    """Coordinates of an entity's vector, of which a complex number takes two; 768 for distmult unless given."""
     scale: common.Positive = 1e-3
     """The standard deviation of initial values."""
     batch_size: common.Count = 512
-    """Questions per step, two for each triple; 256 for distmult unless given."""
+    """Questions per step, two for each triple."""
     epochs: common.Positive = 16.0
     """Passes over the triples."""
     learning_rate: common.Positive = 0.3
