@@ -7,8 +7,8 @@
 Expected on WN18RR (40,943 entities, 86,835 training triples) by the second command, filtered, both directions, unseen
 entities kept, MRR / hits@10 of the test part: most frequent answers of the relation .026 / .044, what other relations
 of the two entities say .371 / .392, ComplEx .479 / .561 (mean of three seeds) after 6 to 8 minutes per seed on 2 busy
-cores, with 1 GB. DistMult .454 / .537 (three seeds), RotatE .468 / .531 and, with --dim 128, TransE .219 / .492 (one
-seed each). Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530, TransE .228 /
+cores, with 1 GB. DistMult .454 / .537, RotatE .468 / .531 and, with --dim 128, TransE .219 / .493 (three
+seeds each). Published: ComplEx .475 / .547 and, of rank 2,000, about .48 / .57, DistMult .452 / .530, TransE .228 /
 .520, RotatE .476 / .571.
 
 Expected on the standard library (26,909 entities, 79,590 training triples) with ``--dim 128 --epochs 4`` on validation,
