@@ -1,8 +1,10 @@
 """Checkpoints of a run, by orbax: written atomically, limited in number, restored whole or refused with a reason."""
 
+import contextlib
+import errno
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -98,7 +100,7 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with naming(Path(self._manager.directory)):
+        with self._writing():
             self._manager.close()
         if self._lock is not None:
             self._lock.release()
@@ -130,7 +132,7 @@ class Checkpoints:
             "digests": digests(arrays),
         }
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
-        with naming(Path(self._manager.directory)):
+        with self._writing():
             self._manager.save(step, args=args, force=True)
 
     def restate(self, validation: dict[str, Any]) -> None:
@@ -152,7 +154,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until all that was saved is on disk."""
-        with naming(Path(self._manager.directory)):
+        with self._writing():
             self._manager.wait_until_finished()
 
     def forget_after(self, step: int) -> None:
@@ -249,6 +251,19 @@ class Checkpoints:
             )
         self._check_identity(about["identity"])
         return step, about
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        folder = Path(self._manager.directory)
+        try:
+            with naming(folder):
+                yield
+        except Exception as error:
+            # TensorStore makes the folder again, without what it had put there.
+            if not isinstance(error, FileNotFoundError) and not str(error).startswith("NOT_FOUND"):
+                raise
+            reason = "The folder was removed while a run wrote there. Train again, and leave it until the run has ended"
+            raise FileNotFoundError(errno.ENOENT, reason, str(folder)) from error
 
     def _path(self, step: int) -> Path:
         return Path(self._manager.directory) / str(step)

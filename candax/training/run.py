@@ -173,7 +173,8 @@ class Run:
 
     def step(self, fed: Fed, batch: Any) -> None:
         """One step of training."""
-        self.trainer.refresh(self.done)
+        with self._saved_unless_lost():
+            self.trainer.refresh(self.done)
         shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
         if shapes in self._shapes:
             out = self._stepped(fed, batch)
@@ -191,13 +192,22 @@ class Run:
                 self._look()
 
     def _stepped(self, fed: Fed, batch: Any) -> tuple[Array, dict[str, Array]]:
+        with self._saved_unless_lost():
+            try:
+                return self.trainer.step(batch)
+            except Exception as error:
+                error.add_note(f"This was in the step of {fed.name}.")
+                raise
+
+    @contextlib.contextmanager
+    def _saved_unless_lost(self) -> Iterator[None]:
+        """Saves on an error where the arrays were not taken: all is then as it was after the step before."""
         try:
-            return self.trainer.step(batch)
-        except Exception as error:
-            error.add_note(f"This was in the step of {fed.name}.")
+            yield
+        except Exception:
             if self.trainer.lost:
                 raise
-            with self.saved_on_error():  # the arrays were not taken: all is as it was after the step before
+            with self.saved_on_error():
                 raise
 
     def _look(self) -> None:

@@ -90,6 +90,35 @@ fit(pairs(), num_steps=10000, log_every=5, folder=sys.argv[1], callback=lambda s
 """
 
 
+def test_a_sampler_that_fails_to_refresh_loses_nothing(tmp_path):
+    uniform, refuses = cx.samplers.every(SAMPLER, 5), True
+
+    def refresh(state, key, classes):
+        if refuses:
+            raise RuntimeError("no more")
+        return uniform.refresh(state, key, classes)
+
+    def train(**options):
+        model, optimizer = make()
+        model.head.use(uniform._replace(refresh=refresh), cx.losses.sampled_softmax)
+        return fit(pairs(), model, optimizer, **options)
+
+    with pytest.raises(RuntimeError, match="no more"):
+        train(folder=tmp_path)
+    assert Checkpoints(tmp_path, identity=None, reads=True).latest_step == 5
+    refuses = False
+    same(train(folder=tmp_path), train())
+
+
+def test_a_folder_that_is_removed_during_training_is_an_error_in_words(tmp_path, monkeypatch):
+    def save(manager, *args, **options):
+        raise ValueError('NOT_FOUND: Error writing "model" in OCDBT database')  # as TensorStore says it
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", save)
+    with pytest.raises(FileNotFoundError, match="The folder was removed while a run wrote there"):
+        fit(pairs(), folder=tmp_path)
+
+
 def test_of_two_that_train_in_one_folder_the_second_is_refused(tmp_path):
     refused = []
 
