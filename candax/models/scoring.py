@@ -26,6 +26,9 @@ VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]
 # and 4096 shared candidates: comparing, fused into one pass, takes 1.9 ms at 64 labels and 3.9 at 128, sorting 8.6 and
 # 10.
 _SORT_FROM = 256
+# Rows of more candidates than this are looked up apart from those of true classes: both at once would have to be cut in
+# two, and on a CPU a copy of 80,000 rows of 128 numbers takes a tenth of the step.
+_APART = 1 << 14
 
 
 def draw_and_score(
@@ -49,27 +52,19 @@ def draw_and_score(
         as_scored(jax.lax.stop_gradient(flat.embeddings), classes.normalized), labels, without_gradient(classes)
     )
     candidates = sampler.sample(jax.lax.stop_gradient(state), key_sample, query)
-    groups, num_sampled = candidates.ids.shape
+    groups = candidates.ids.shape[0]
     true_ids = jnp.maximum(labels, 0).reshape(groups, labels.size // max(groups, 1))  # an empty batch may have none
     true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)
     true = labels if runs is None else runs
-    ids = jnp.concatenate([true.reshape(-1), jnp.where(candidates.mask, candidates.ids, -1).reshape(-1)])
-    rows, biases = class_rows(classes, ids, vectors)
-    rows = as_scored(rows, classes.normalized)
-    if rows.shape[-1] != flat.embeddings.shape[-1]:
+    drawn_ids = jnp.where(candidates.mask, candidates.ids, -1)
+    true_rows: Array | None
+    (true_rows, true_biases), (sampled_rows, sampled_biases) = _rows_of_both(classes, true, drawn_ids, vectors)
+    if sampled_rows.shape[-1] != flat.embeddings.shape[-1]:
         raise ValueError(
-            f"expected embeddings and class vectors of one width, got {flat.embeddings.shape[-1]} and {rows.shape[-1]}."
+            "expected embeddings and class vectors of one width, got "
+            f"{flat.embeddings.shape[-1]} and {sampled_rows.shape[-1]}."
         )
     embeddings = as_scored(flat.embeddings, classes.normalized)
-    number = true.size
-
-    def parts(of: Array) -> tuple[Array, Array]:
-        of_true, of_sampled = jnp.split(of, [number])  # whose gradient is one array, not a sum of two padded ones
-        return of_true.reshape(*true.shape, *of.shape[1:]), of_sampled.reshape(groups, num_sampled, *of.shape[1:])
-
-    true_rows: Array | None
-    true_rows, sampled_rows = parts(rows)
-    true_biases, sampled_biases = (None, None) if biases is None else parts(biases)
     if placement is not None:
         # Each device scores the candidates of its own classes: so are their slots laid out.
         sampled_rows = placement.spread(sampled_rows, 1)
@@ -120,6 +115,26 @@ def draw_and_score(
         )
     draw = Draw(query.embeddings, labels, key_update, drawn, jax.lax.stop_gradient(hits), effective, flat.counted)
     return losses, draw
+
+
+def _rows_of_both(
+    classes: Classes, true: Int[Array, "..."], drawn: Int[Array, "G S"], vectors: VectorsOf | None
+) -> list[tuple[Array, Array | None]]:
+    """Vectors, as they are scored, and biases of true classes and of candidates, in the shapes of their ids."""
+    if vectors is None and drawn.size > _APART:
+        found = [class_rows(classes, ids.reshape(-1), None) for ids in (true, drawn)]
+    else:
+        rows, biases = class_rows(classes, jnp.concatenate([true.reshape(-1), drawn.reshape(-1)]), vectors)
+        # The gradient of a split is one array, and not a sum of two padded ones.
+        of_each = (None, None) if biases is None else jnp.split(biases, [true.size])
+        found = list(zip(jnp.split(rows, [true.size]), of_each, strict=True))
+    return [
+        (
+            as_scored(rows, classes.normalized).reshape(*ids.shape, *rows.shape[1:]),
+            None if biases is None else biases.reshape(ids.shape),
+        )
+        for (rows, biases), ids in zip(found, (true, drawn), strict=True)
+    ]
 
 
 def class_rows(

@@ -12,6 +12,10 @@ from candax.base import pytree
 from candax.checks import check_positive, checked
 from candax.runs import starts_of_runs
 
+# Up to so many times as many rows as ids, marking the rows that are wanted finds the distinct ids sooner than sorting:
+# on a CPU in 1 ms where the sort of 80,000 ids takes 17.
+_COUNTED = 2
+
 
 def wide(dtype: DTypeLike) -> jnp.dtype:
     """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
@@ -82,15 +86,31 @@ def unique_rows(ids: Int[Array, "..."], num_rows: int) -> UniqueRows:
     check_positive("num_rows", num_rows)
     flat = ids.reshape(-1)
     n = flat.shape[0]
-    slots = jnp.arange(n, dtype=jnp.int32)
-    by_id, origin = _sorted_with_origin(jnp.where(flat < 0, num_rows, flat).astype(jnp.int32), num_rows)
+    wanted = jnp.where(flat < 0, num_rows, flat).astype(jnp.int32)
+    find = _distinct_by_counting if num_rows <= _COUNTED * n else _distinct_by_sorting
+    row, slot, positions = find(wanted, num_rows)
+    # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
+    unique = fillers(num_rows, n).at[slot].set(row, mode="drop")
+    return UniqueRows(unique, positions.reshape(ids.shape))
+
+
+def _distinct_by_counting(wanted: Int[Array, " n"], num_rows: int) -> tuple[Array, Array, Array]:
+    """All rows, the slot of each (n where it is not wanted), and the slot of each wanted id."""
+    rows = jnp.arange(num_rows, dtype=jnp.int32)
+    used = jnp.zeros(num_rows, bool).at[wanted].set(True, mode="drop")
+    slot = jnp.cumsum(used, dtype=jnp.int32) - 1
+    positions = jnp.where(wanted < num_rows, slot[jnp.minimum(wanted, num_rows - 1)], slot[-1] + 1)
+    return rows, jnp.where(used, slot, wanted.shape[0]), positions
+
+
+def _distinct_by_sorting(wanted: Int[Array, " n"], num_rows: int) -> tuple[Array, Array, Array]:
+    """The wanted ids in rising order, the slot of each (n but for the first of equal ones), and of each as given."""
+    n = wanted.shape[0]
+    by_id, origin = _sorted_with_origin(wanted, num_rows)
     first = starts_of_runs(by_id)
     slot = jnp.cumsum(first, dtype=jnp.int32) - 1
-    # Fillers continue from num_rows on by slot, so they are unique and sorted behind every real id.
-    target = jnp.where(first & (by_id < num_rows), slot, n)
-    unique = (num_rows + slots).at[target].set(by_id, mode="drop", indices_are_sorted=False)
     positions = jnp.zeros(n, jnp.int32).at[origin].set(slot, unique_indices=True)
-    return UniqueRows(unique, positions.reshape(ids.shape))
+    return by_id, jnp.where(first & (by_id < num_rows), slot, n), positions
 
 
 def _sorted_with_origin(ids: Int[Array, " n"], largest: int) -> tuple[Int[Array, " n"], Int[Array, " n"]]:

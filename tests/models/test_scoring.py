@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import candax as cx
 from candax.models import scoring
@@ -126,3 +127,24 @@ def test_masked_slots_pass_no_gradient_to_vectors() -> None:
     assert np.all(np.asarray(of_sampled)[0, 1] == 0)
     assert np.all(np.asarray(of_true)[1] != 0)
     assert np.all(np.asarray(of_sampled)[0, 0] != 0)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("num_groups", [1, None])
+def test_many_candidates_looked_up_apart_change_nothing(
+    num_groups: int | None, normalized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a sampler that leaves slots without a candidate."""
+    h, labels = jax.random.normal(jax.random.key(0), (8, 6)), jnp.arange(16).reshape(8, 2) % 11 - 1
+    found = []
+    for apart in (0, 1 << 14):
+        monkeypatch.setattr(scoring, "_APART", apart)
+        sampler = cx.samplers.bernoulli(5.0, num_groups=num_groups, num_slots=12)
+        options = {"counts": np.arange(40) + 1.0, "normalized": normalized, "rngs": nnx.Rngs(0)}
+        head = cx.Head(40, 6, sampler=sampler, loss=cx.losses.css, **options)
+        found.append(cx.value_and_grad(lambda head: head.loss(h, labels))(head))
+    (one, first), (other, second) = found
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+    for name in first.rows:
+        np.testing.assert_array_equal(first.rows[name].ids, second.rows[name].ids)
+        np.testing.assert_allclose(first.rows[name].rows, second.rows[name].rows, atol=1e-6)

@@ -12,7 +12,7 @@ import optax
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from candax.rows import by_rows, gather_rows, rowwise, scatter_rows, unique_rows
+from candax.rows import by_rows, gather_rows, gradients, rowwise, scatter_rows, unique_rows
 
 ELEMENTWISE: dict[str, Callable[[], optax.GradientTransformation]] = {
     "sgd": lambda: optax.sgd(0.1),
@@ -46,6 +46,13 @@ REFUSED: dict[str, Callable[[], optax.GradientTransformation]] = {
 
 
 def check_unique(ids: np.ndarray, num_rows: int) -> None:
+    for counted in (0, num_rows):  # rows per id up to which rows are counted and ids not sorted
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gradients, "_COUNTED", counted)
+            check_distinct(ids, num_rows)
+
+
+def check_distinct(ids: np.ndarray, num_rows: int) -> None:
     found = unique_rows(jnp.asarray(ids, jnp.int32), num_rows)
     unique, positions = np.asarray(found.ids), np.asarray(found.positions)
     assert unique.shape == (ids.size,)
@@ -72,7 +79,7 @@ def test_unique_rows_at_the_edges(ids: list[int]) -> None:
 
 
 def test_unique_rows_of_a_large_table() -> None:
-    check_unique(np.array([2**30, 5, 2**30, -1, 2**30 - 1]), 2**30 + 1)
+    check_distinct(np.array([2**30, 5, 2**30, -1, 2**30 - 1]), 2**30 + 1)
 
 
 def test_gather_and_scatter_leave_fillers_out() -> None:
