@@ -264,7 +264,7 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
     curve = [record for record in fitted.records if "loss" not in record]
     figures: common.Row = {"curve": {name: [record[name] for record in curve] for name in (curve[0] if curve else ())}}
     if seconds is not None:
-        figures |= {"seconds": seconds, "ms_per_step": 1e3 * seconds / (num_steps - 1) if num_steps > 1 else None}
+        figures |= {"seconds": seconds, "ms_per_step": 1e3 * seconds / (fitted.step - 1) if fitted.step > 1 else None}
     return run, figures
 
 
