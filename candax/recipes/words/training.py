@@ -1,7 +1,7 @@
 """Word vectors from a text: what word2vec does, with any sampler and any loss.
 
 On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451
-(gensim's: .452), and per second of wall time on an idle machine it trains on 1.5 to 1.85 times as many words as gensim:
+(gensim's: .452), and per second of wall time on an idle machine it trains on 1.5 to 2 times as many words as gensim:
 ``benchmarks/word2vec.py``.
 """
 
