@@ -99,6 +99,12 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(code, f"{os.strerror(code)}. {advice}", str(path)) from error
 
 
+def removed(folder: Path) -> FileNotFoundError:
+    """What to raise where the folder that a run writes to is gone."""
+    reason = "The folder was removed while a run wrote there. Train again, and leave it until the run has ended"
+    return FileNotFoundError(errno.ENOENT, reason, str(folder))
+
+
 def _told_code(error: BaseException | None) -> int | None:
     """The number of the system's error, which TensorStore puts into the text of its own."""
     while error is not None:

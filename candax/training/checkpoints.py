@@ -1,7 +1,6 @@
 """Checkpoints of a run, by orbax: written atomically, limited in number, restored whole or refused with a reason."""
 
 import contextlib
-import errno
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from candax.checks import checked
-from candax.files import naming, replacing
+from candax.files import naming, removed, replacing
 from candax.models.head import Head
 from candax.rows.differentiate import name_of
 from candax.rows.slots import slot_paths
@@ -159,13 +158,15 @@ class Checkpoints:
 
     def forget_after(self, step: int) -> None:
         """Deletes checkpoints of later steps, which a run that goes on from this step will reach again."""
-        for later in [other for other in self._manager.all_steps() if other > step]:
-            self._manager.delete(later)
+        with self._writing():
+            for later in [other for other in self._manager.all_steps() if other > step]:
+                self._manager.delete(later)
 
     def forget_but(self, step: int | None) -> None:
         """Deletes all checkpoints but that of a step."""
-        for other in [other for other in self._manager.all_steps() if other != step]:
-            self._manager.delete(other)
+        with self._writing():
+            for other in [other for other in self._manager.all_steps() if other != step]:
+                self._manager.delete(other)
 
     def about(self) -> About:
         """What the newest checkpoint says of itself.
@@ -262,8 +263,7 @@ class Checkpoints:
             # TensorStore makes the folder again, without what it had put there.
             if not isinstance(error, FileNotFoundError) and not str(error).startswith("NOT_FOUND"):
                 raise
-            reason = "The folder was removed while a run wrote there. Train again, and leave it until the run has ended"
-            raise FileNotFoundError(errno.ENOENT, reason, str(folder)) from error
+            raise removed(folder) from error
 
     def _path(self, step: int) -> Path:
         return Path(self._manager.directory) / str(step)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from candax.files import naming, replacing
+from candax.files import naming, removed, replacing
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -38,8 +38,11 @@ class MetricsLog:
         """Adds one record; it is on disk when this returns."""
         self.records.append(record)
         if self._path is not None:
-            with naming(self._path), self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            try:
+                with naming(self._path), self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record) + "\n")
+            except FileNotFoundError as error:
+                raise removed(self._path.parent) from error
 
 
 def _complete_records(path: Path) -> list[dict[str, Any]]:

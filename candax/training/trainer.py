@@ -163,8 +163,10 @@ class Trainer:
         Refreshes.called = True  # also where no sampler is due yet
         if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
             self.synchronise()
-            refresh(self.model, step, donate=True)
-            self.reload()
+            try:
+                refresh(self.model, step, donate=True)
+            finally:
+                self.reload()  # where a later head fails, the earlier ones have new states
 
     def place(self, batch: Any) -> Any:
         """A batch on the device, or spread over the mesh: over the axes without classes or, without such, over all."""

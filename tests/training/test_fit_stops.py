@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,8 +91,22 @@ fit(pairs(), num_steps=10000, log_every=5, folder=sys.argv[1], callback=lambda s
 """
 
 
+class TwoHeads(nnx.Module):
+    """Two heads over words, the second with a sampler of its own."""
+
+    def __init__(self, first, second):
+        rngs = nnx.Rngs(0)
+        self.words = cx.Embed(NUM, DIM, rngs=rngs)
+        self.heads = nnx.List([cx.Head(NUM, DIM, sampler=sampler, rngs=rngs) for sampler in (first, second)])
+
+    def loss(self, batch):
+        words, labels = batch
+        return sum(head.loss(self.words(words), labels) for head in self.heads)
+
+
 def test_a_sampler_that_fails_to_refresh_loses_nothing(tmp_path):
-    uniform, refuses = cx.samplers.every(SAMPLER, 5), True
+    """Also where another head's sampler was refreshed before."""
+    uniform, refuses = cx.samplers.every(cx.samplers.learned_unigram(12), 5), True
 
     def refresh(state, key, classes):
         if refuses:
@@ -99,9 +114,8 @@ def test_a_sampler_that_fails_to_refresh_loses_nothing(tmp_path):
         return uniform.refresh(state, key, classes)
 
     def train(**options):
-        model, optimizer = make()
-        model.head.use(uniform._replace(refresh=refresh), cx.losses.sampled_softmax)
-        return fit(pairs(), model, optimizer, **options)
+        model = TwoHeads(uniform, uniform._replace(refresh=refresh))
+        return fit(pairs(), model, cx.Optimizer(model, ADAM), loss_fn=TwoHeads.loss, **options)
 
     with pytest.raises(RuntimeError, match="no more"):
         train(folder=tmp_path)
@@ -111,6 +125,10 @@ def test_a_sampler_that_fails_to_refresh_loses_nothing(tmp_path):
 
 
 def test_a_folder_that_is_removed_during_training_is_an_error_in_words(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with pytest.raises(FileNotFoundError, match="The folder was removed while a run wrote there"):
+        fit(pairs(), folder=folder, log_every=1, callback=lambda step, _: shutil.rmtree(folder))
+
     def save(manager, *args, **options):
         raise ValueError('NOT_FOUND: Error writing "model" in OCDBT database')  # as TensorStore says it
 

@@ -260,11 +260,12 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
         out, settings, dataset, run.model,
         max_features=run.training.batches.max_features, step=fitted.step, rarity=settings.rarity(),
     )  # fmt: skip
-    seconds = fitted.records[-1]["seconds"] if fitted.records else None
     curve = [record for record in fitted.records if "loss" not in record]
     figures: common.Row = {"curve": {name: [record[name] for record in curve] for name in (curve[0] if curve else ())}}
-    if seconds is not None:
-        figures |= {"seconds": seconds, "ms_per_step": 1e3 * seconds / (fitted.step - 1) if fitted.step > 1 else None}
+    if fitted.records:
+        step, seconds = (fitted.records[-1][name] for name in ("step", "seconds"))
+        # The first step compiles and is not on the clock.
+        figures |= {"seconds": seconds, "ms_per_step": 1e3 * seconds / (step - 1) if step > 1 else None}
     return run, figures
 
 
