@@ -27,7 +27,7 @@ VectorsOf: TypeAlias = Callable[..., Float[Array, "n dim"]]
 # 10.
 _SORT_FROM = 256
 # Rows of more candidates than this are looked up apart from those of true classes: both at once would have to be cut in
-# two, and on a CPU a copy of 80,000 rows of 128 numbers takes a tenth of the step.
+# two, which copies them. For fewer, two lookups take longer than the copy.
 _APART = 1 << 14
 
 
