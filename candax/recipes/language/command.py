@@ -8,7 +8,7 @@ Perplexities are of all words, `<unk>` and the end of each line among them, agai
 
 Measured on WikiText-2 (33,278 words; 2,088,628 words to train), validation / test: unigram 968 / 914, Kneser-Ney
 bigrams 289 / 267, trigrams 247 / 230, the LSTM with ``--epochs 3`` 134 / 125 (three seeds) after 12 minutes on one
-core, with 1.5 GB; with all words as candidates 133 on test after 115 (one seed), and 130 after four passes (two).
+core, with 1.5 GB; with all words as candidates 133 on test after 115 (one seed), and 129 after four passes.
 Published for tied LSTMs of 2 x 200: 110.4 on test after 6 passes (PyTorch's example), 107.6 / 101.6 after up to 750
 (GluonNLP). A step of 1,120 words takes 145 ms on one idle core and, with all words as candidates, 782, of which the
 body takes 105; ``benchmarks/language.py`` measures it.
