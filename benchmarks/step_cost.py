@@ -18,8 +18,8 @@ embeddings: there is no encoder. Times are medians. What it should show:
   `log_uniform`;
 * exact Adam (`cx.rows.exact_adam`), which brings rows up to date as a dense optimizer would have moved them: at most
   twice the compiled step, and as flat;
-* dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs at least 12 times as much at
-  670,000 classes;
+* dense gradient: the same loss by `jax.value_and_grad` and optax on whole tables costs some 11 times as much at
+  670,000 classes with large memory pages, 17 without;
 * full softmax, in the faster of its two forms, at least 80 times as much;
 * TensorFlow's `sampled_softmax_loss` with Adam (if it is installed: pip install -e '.[bench]'), at least 15 times.
 """
