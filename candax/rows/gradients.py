@@ -13,7 +13,7 @@ from candax.checks import check_positive, checked
 from candax.runs import starts_of_runs
 
 # Up to so many times as many rows as ids, marking the rows that are wanted finds the distinct ids sooner than sorting:
-# on a CPU in 1 ms where the sort of 80,000 ids takes 17.
+# on a CPU in 1 ms where the sort of 80,000 ids takes 17. So no array has more elements than twice the ids of a step.
 _COUNTED = 2
 
 
