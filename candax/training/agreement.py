@@ -14,10 +14,12 @@ _STOPS = (None, "callback", "patience")
 def check_batch(item: Any, done: int) -> None:
     """Raises ValueError in all processes where some have a batch and others have none, or their shapes differ.
 
-    ``item`` is a batch, None where there are no more, or the exception that making the batch raised.
+    ``item`` is the batch of a call, None where there are no more, or the exception that making the batch raised.
     """
     kind = _NONE if item is None else _ERROR if isinstance(item, Exception) else _BATCH
-    shapes = str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0].batch)) if kind == _BATCH else ""
+    shapes = (
+        str(jax.tree.map(lambda leaf: (np.shape(leaf), str(leaf.dtype)), item[0][0].batch)) if kind == _BATCH else ""
+    )
     kinds, sums = _gathered([kind, zlib.crc32(shapes.encode())]).T
     if (kinds == _ERROR).any() and kind != _ERROR:
         raise ValueError(

@@ -263,16 +263,3 @@ def size_of(batch: Any) -> int:
 def field(batch: Any, name: str) -> Any:
     """A field of a batch by name, None where it has none."""
     return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
-
-
-def ready(
-    feed: Iterator[Fed], check: Callable[[Fed], None], place: Callable[[Any], Any]
-) -> Iterator[tuple[Fed, Any] | Exception]:
-    """Each batch, checked on the host, together with its copy on the device; an error becomes the last item."""
-    try:
-        for fed in feed:
-            host = fed._replace(batch=on_host(fed.batch, fed.name))
-            check(host)
-            yield host, place(host.batch)
-    except Exception as error:  # raised by the loop, which saves first and tells other processes
-        yield error

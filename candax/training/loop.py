@@ -14,7 +14,8 @@ from flax import nnx
 from candax.checks import checked
 from candax.data import prefetch
 from candax.training import agreement
-from candax.training.feed import BatchSource, Feed, ready
+from candax.training.calls import calls
+from candax.training.feed import BatchSource, Fed, Feed
 from candax.training.metrics_log import Bar, MetricsLog
 from candax.training.optimizer import Optimizer
 from candax.training.run import Callback, Fitted, Run
@@ -39,6 +40,7 @@ def fit(
     num_epochs: int | None = None,
     loss_fn: LossFunction | None = None,
     accumulate: int = 1,
+    steps_per_call: int = 1,
     validation: Validation | None = None,
     callback: Callback | None = None,
     folder: str | Path | None = None,
@@ -81,6 +83,12 @@ def fit(
             One of your own is compiled anew in each call of ``fit``, with the values that it reads then. With the
             default, models made alike share one program: a global that the model reads keeps its first value there.
         accumulate: how many micro-batches a batch is cut into, computed one after the other to save memory.
+        steps_per_call: how many steps the device does in one call, on batches of equal shapes. For small models, whose
+            steps take no longer than what Python does for each. A call ends early, and its steps are done one by one,
+            at the end of an epoch and wherever ``log_every``, ``checkpoint_every``, ``validation`` or a sampler's
+            schedule ask for something: give them multiples of it. A stop waits for its end. A run that an error or a
+            smaller ``num_steps`` ends within a call goes on with single steps, which may round otherwise. Not with a
+            mesh.
         validation: what to measure on the way, and when to stop.
         callback: ``callback(step, metrics)``, called with each record; training stops when it returns True. An error
             that it raises ends the run, which is saved first. It may look at the model and change its values (after a
@@ -105,7 +113,7 @@ def fit(
 
     Raises:
         ValueError: for labels or ids out of range, batches of another kind or without a position to go on from, a
-            folder that holds another run.
+            folder that holds another run, ``steps_per_call`` above 1 for a model on a mesh.
         FloatingPointError: when a loss is not finite, or a gradient behind a finite loss; the step has written nothing.
         Interrupted: when the run was asked to stop.
 
@@ -125,10 +133,23 @@ def fit(
     """
     _check_at_least(0, num_steps=num_steps, num_epochs=num_epochs)
     _check_at_least(1, log_every=log_every, checkpoint_every=checkpoint_every, accumulate=accumulate)
+    _check_at_least(1, steps_per_call=steps_per_call)
     if num_steps is None and num_epochs is None:
         num_epochs = 1
     feed = Feed(batches, num_epochs, positions=folder is not None)
     run = Run(model, optimizer, loss_fn, accumulate, validation, callback)
+    if steps_per_call > 1 and run.trainer.mesh is not None:
+        raise ValueError(f"expected steps_per_call=1 for a model on a mesh, got {steps_per_call}.")
+
+    def logged(step: int) -> bool:
+        return step % log_every == 0 or checkpointed(step) or step == num_steps
+
+    def checkpointed(step: int) -> bool:
+        return checkpoint_every is not None and step % checkpoint_every == 0
+
+    def ends(step: int, fed: Fed) -> bool:
+        return fed.last or logged(step) or run.interferes(step, fed)
+
     with contextlib.ExitStack() as stack:
         position = None
         if folder is not None:
@@ -146,7 +167,8 @@ def fit(
             if start:
                 run.bar.say(f"{folder} holds this run at step {start}, its end: nothing was trained.")
             return run.result()
-        placed = prefetch(ready(feed.start(start, position, skip), run.check, run.trainer.place))
+        fed = feed.start(start, position, skip)
+        placed = prefetch(calls(fed, run.check, run.trainer.place, steps_per_call, start, ends))
         source = stack.enter_context(contextlib.closing(placed))
         signals = stack.enter_context(_Signals())
         if on_start is not None:
@@ -161,21 +183,19 @@ def fit(
                     raise item
             if item is None:
                 break
-            fed, batch = item
-            run.step(fed, batch)
-            ends = run.done == num_steps
-            checkpoint_due = checkpoint_every is not None and run.done % checkpoint_every == 0
+            feds, batch = item
+            run.step(feds, batch)
             # Records at checkpoints too, so that the means of a resumed run cover the same steps.
-            if run.done % log_every == 0 or checkpoint_due or ends:
+            if logged(run.done):
                 with run.saved_on_error():
                     run.record()
             with run.saved_on_error():
-                run.validate(fed)
+                run.validate(feds[-1])
                 failed = run.call_back()
                 run.stopped, asked = agreement.all_stop(run.stopped, signals.asked, failed)
-            if checkpoint_due:
+            if checkpointed(run.done):
                 run.save()
-            if asked is not None and not ends:
+            if asked is not None and run.done != num_steps:
                 signals.obeyed = True
                 run.interrupt()
                 raise Interrupted(_how_to_go_on(asked, run.done, folder))

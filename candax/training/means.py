@@ -22,7 +22,7 @@ class Means:
         self.examples = saved.get("examples", 0)
 
     def add(self, step: tuple[Array, dict[str, Array]], examples: int) -> None:
-        """Counts a step in; its arrays may still be on their way."""
+        """Counts a step in, or several with arrays ``[steps]``; they may still be on their way."""
         self._steps.append(step)
         self.examples += examples
 
@@ -52,7 +52,11 @@ class Means:
         return means
 
     def _found(self) -> list[tuple[float, dict[str, float]]]:
-        steps = jax.device_get(self._steps)
-        found = [(float(loss), {name: float(of) for name, of in aux.items()}) for loss, aux in steps]
+        steps = jax.tree.map(np.atleast_1d, jax.device_get(self._steps))
+        found = [
+            (float(loss), {name: float(of[i]) for name, of in aux.items()})
+            for losses, aux in steps
+            for i, loss in enumerate(losses)
+        ]
         # A run may go on with a loss_fn that returns other numbers.
         return [(loss, aux) for loss, aux in self._saved if not found or aux.keys() == found[0][1].keys()] + found

@@ -85,7 +85,7 @@ class Run:
         self._last: Fed | None = None
         self._restored: dict[str, Any] | None = None
         self._records: list[dict[str, Any]] = []
-        self._unread: deque[tuple[Fed, tuple[Array, Any]]] = deque()
+        self._unread: deque[tuple[tuple[Fed, ...], tuple[Array, Any]]] = deque()
         self._means = Means({})
         self._seconds: float | None = None  # of training until the checkpoint that the run goes on from
         # Whether a step that was looked at has written nothing.
@@ -164,39 +164,43 @@ class Run:
             if (
                 jax.process_count() == 1
                 and not self._failed
-                and all(_is_sound(*looked)[0] for _, looked in self._unread)
+                and all(_unsound(*looked) is None for _, looked in self._unread)
             ):
                 self._unread.clear()
                 self.save()
                 self.wait()
             raise
 
-    def step(self, fed: Fed, batch: Any) -> None:
-        """One step of training."""
+    def interferes(self, done: int, fed: Fed) -> bool:
+        """Whether a measurement is due after so many steps, the last one with this batch, or a sampler's refresh."""
+        return self._measures(done, fed) or self.trainer.refreshes(done)
+
+    def step(self, feds: tuple[Fed, ...], batch: Any) -> None:
+        """One step of training, or several in one call, with the batches stacked."""
         with self._saved_unless_lost():
             self.trainer.refresh(self.done)
         shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
         if shapes in self._shapes:
-            out = self._stepped(fed, batch)
+            out = self._stepped(feds, batch)
         else:  # this step compiles, which is not part of the training time
             with self.clock.paused(self.trainer.arrays):
-                out = jax.block_until_ready(self._stepped(fed, batch))
+                out = jax.block_until_ready(self._stepped(feds, batch))
             self._shapes.add(shapes)
             self.clock.start()
-        self._unread.append((fed, (out[0], self.trainer.wrote)))
-        self._means.add(out, size_of(fed.batch) * jax.process_count())
-        self._last = fed
-        self.done += 1
+        self._unread.append((feds, (out[0], self.trainer.wrote)))
+        self._means.add(out, sum(size_of(fed.batch) for fed in feds) * jax.process_count())
+        self._last = feds[-1]
+        self.done += len(feds)
         with self.saved_on_error():
-            while len(self._unread) > _LATER:
+            while len(self._unread) > max(1, _LATER // len(feds)):
                 self._look()
 
-    def _stepped(self, fed: Fed, batch: Any) -> tuple[Array, dict[str, Array]]:
+    def _stepped(self, feds: tuple[Fed, ...], batch: Any) -> tuple[Array, dict[str, Array]]:
         with self._saved_unless_lost():
             try:
-                return self.trainer.step(batch)
+                return self.trainer.step(batch) if len(feds) == 1 else self.trainer.steps(batch)
             except Exception as error:
-                error.add_note(f"This was in the step of {fed.name}.")
+                error.add_note(f"This was in the step of {feds[0].name}.")
                 raise
 
     @contextlib.contextmanager
@@ -211,18 +215,20 @@ class Run:
                 raise
 
     def _look(self) -> None:
-        """Raises where the oldest step not looked at so far has a loss that is not finite, or has written nothing."""
-        fed, looked = self._unread.popleft()
-        sound, value = _is_sound(*looked)
-        if sound:
+        """Raises where the oldest call not looked at so far has a loss that is not finite, or has written nothing."""
+        feds, looked = self._unread.popleft()
+        found = _unsound(*looked)
+        if found is None:
             return
+        at, value = found
+        fed, after = feds[at], len(feds) - 1 - at + sum(len(later) for later, _ in self._unread)
         self._failed = True
         self.trainer.synchronise()
         try:
             check(self.model, fed.batch, call=self.loss_fn)
         except ValueError as error:
             raise ValueError(f"{fed.name}: {error}") from None
-        where = f"for {fed.name}, at step {self.done - len(self._unread)}"
+        where = f"for {fed.name}, at step {self.done - after}"
         if math.isfinite(value):
             raise FloatingPointError(
                 f"the loss is {value:.6g}, but its gradients, or rows that it looked up, are not finite {where}: "
@@ -247,8 +253,11 @@ class Run:
 
     def validate(self, fed: Fed) -> None:
         """Measures the model if a measurement is due."""
-        if self.validation is not None and self.validation.due(self.done, fed.epoch + 1 if fed.last else None):
+        if self.validation is not None and self._measures(self.done, fed):
             self._measure(self.validation)
+
+    def _measures(self, done: int, fed: Fed) -> bool:
+        return self.validation is not None and self.validation.due(done, fed.epoch + 1 if fed.last else None)
 
     def validate_again(self) -> None:
         """Measures the model of a checkpoint whose measurement failed."""
@@ -385,8 +394,7 @@ class Run:
         return Fitted(self.model, self.optimizer, self.done, self.log.records, best, self.stopped, seconds)
 
 
-def _is_sound(loss: Array, wrote: Any) -> tuple[bool, float]:
-    """Whether a step has written and has a finite loss, and its loss."""
-    found = jax.device_get((loss, wrote))
-    value = float(found[0])
-    return bool(found[1]) and math.isfinite(value), value
+def _unsound(losses: Array, wrote: Any) -> tuple[int, float] | None:
+    """The first step of a call that has not written, or has no finite loss: its number in the call, and its loss."""
+    steps = zip(*(np.atleast_1d(found) for found in jax.device_get((losses, wrote))), strict=True)
+    return next(((i, float(loss)) for i, (loss, wrote) in enumerate(steps) if not (wrote and np.isfinite(loss))), None)

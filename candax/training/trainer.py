@@ -153,15 +153,25 @@ class Trainer:
         self.arrays, (loss, aux, self.wrote) = self._step(self._graph, self.arrays, batch)
         return loss, aux
 
+    def steps(self, batches: Any) -> tuple[Array, dict[str, Array]]:
+        """Several steps in one call, for batches that are stacked; all that ``step`` gives has an entry for each."""
+        self._known = False
+        self.arrays, (loss, aux, self.wrote) = _one_after_the_other(self._step)(self._graph, self.arrays, batches)
+        return loss, aux
+
     @property
     def lost(self) -> bool:
         """Whether a step has failed after it was given the arrays, which are then gone."""
         return any(leaf.is_deleted() for leaf in jax.tree.leaves(self.arrays) if isinstance(leaf, jax.Array))
 
+    def refreshes(self, step: int) -> bool:
+        """Whether any sampler is due before this step."""
+        return any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads)
+
     def refresh(self, step: int) -> None:
         """Rebuilds the samplers that are due."""
         Refreshes.called = True  # also where no sampler is due yet
-        if any(head.sampler is not None and head.sampler.schedule(step) for head in self._heads):
+        if self.refreshes(step):
             self.synchronise()
             try:
                 refresh(self.model, step, donate=True)
@@ -238,6 +248,17 @@ def _new_step(loss_fn: LossFunction, accumulate: int) -> Any:
 
 
 _kept_step = functools.lru_cache(maxsize=32)(_new_step)
+
+
+@functools.lru_cache(maxsize=32)
+def _one_after_the_other(step: Any) -> Any:
+    """``(graph, arrays, batches) -> (arrays, (losses, numbers, wrote))``, jitted; the arrays are donated."""
+
+    @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+    def steps(graph: Graph, arrays: PyTree, batches: Any) -> tuple[PyTree, Any]:
+        return jax.lax.scan(functools.partial(step, graph), arrays, batches)
+
+    return steps
 
 
 def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:

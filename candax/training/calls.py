@@ -1,0 +1,77 @@
+"""Batches on the device, one for each call of the compiled step, or several where a call does several steps."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from candax.training.feed import Fed, on_host
+
+# The batches of a call, and their arrays on the device: one batch, or several of them stacked.
+Call = tuple[tuple[Fed, ...], Any]
+
+
+def calls(
+    feed: Iterator[Fed],
+    check: Callable[[Fed], None],
+    place: Callable[[Any], Any],
+    steps_per_call: int = 1,
+    done: int = 0,
+    ends: Callable[[int, Fed], bool] = lambda step, fed: False,
+) -> Iterator[Call | Exception]:
+    """The batches of each call, checked on the host and copied to the device; an error becomes the last item.
+
+    A call ends at each multiple of ``steps_per_call`` of the run's steps, so that a run that goes on makes the same
+    calls. What is cut shorter than that is done step by step: a call of every length would be a program of its own.
+
+    Args:
+        feed: batches with their places.
+        check: raises for batches that the run cannot use.
+        place: brings arrays to the device.
+        steps_per_call: the most steps of a call.
+        done: steps of the run before these batches.
+        ends: ``ends(step, fed)``: whether something is to be done after this step, so that a call has to end there.
+    """
+    waiting: list[Fed] = []
+
+    def placed() -> Iterator[Call]:
+        if 1 < len(waiting) == steps_per_call:
+            yield tuple(waiting), place(jax.tree.map(_stacked, *(fed.batch for fed in waiting)))
+        else:
+            for fed in waiting:
+                yield (fed,), place(fed.batch)
+        waiting.clear()
+
+    try:
+        for step, item in enumerate(_on_host(feed, check), done + 1):
+            if isinstance(item, Exception):
+                yield from placed()
+                raise item
+            if waiting and _shapes(item) != _shapes(waiting[-1]):
+                yield from placed()
+            waiting.append(item)
+            if step % steps_per_call == 0 or ends(step, item):
+                yield from placed()
+        yield from placed()
+    except Exception as error:  # raised by the loop, which saves first and tells other processes
+        yield error
+
+
+def _on_host(feed: Iterator[Fed], check: Callable[[Fed], None]) -> Iterator[Fed | Exception]:
+    try:
+        for fed in feed:
+            host = fed._replace(batch=on_host(fed.batch, fed.name))
+            check(host)
+            yield host
+    except Exception as error:
+        yield error
+
+
+def _stacked(*leaves: Any) -> Any:
+    return (jnp if isinstance(leaves[0], jax.Array) else np).stack(leaves)
+
+
+def _shapes(fed: Fed) -> Any:
+    return jax.tree.structure(fed.batch), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(fed.batch)]
