@@ -20,6 +20,7 @@ def calls(
     steps_per_call: int = 1,
     done: int = 0,
     ends: Callable[[int, Fed], bool] = lambda step, fed: False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Call | Exception]:
     """The batches of each call, checked on the host and copied to the device; an error becomes the last item.
 
@@ -33,11 +34,12 @@ def calls(
         steps_per_call: the most steps of a call.
         done: steps of the run before these batches.
         ends: ``ends(step, fed)``: whether something is to be done after this step, so that a call has to end there.
+        stopped: whether no more calls are wanted; asked before each batch is waited for.
     """
     waiting: list[Fed] = []
 
     def placed() -> Iterator[Call]:
-        if 1 < len(waiting) == steps_per_call:
+        if 1 < len(waiting) == steps_per_call and jax.tree.leaves(waiting[0].batch):
             yield tuple(waiting), place(jax.tree.map(_stacked, *(fed.batch for fed in waiting)))
         else:
             for fed in waiting:
@@ -54,6 +56,8 @@ def calls(
             waiting.append(item)
             if step % steps_per_call == 0 or ends(step, item):
                 yield from placed()
+            if stopped():
+                return
         yield from placed()
     except Exception as error:  # raised by the loop, which saves first and tells other processes
         yield error

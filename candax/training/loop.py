@@ -1,6 +1,7 @@
 """The training loop: batches in, progress bar, metrics and checkpoints out; a killed run resumes to the same result."""
 
 import contextlib
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -73,8 +74,8 @@ def fit(
         optimizer: of this model.
         batches: any iterable of dicts, tuples, named tuples or dataclasses of arrays, such as a list, a grain or a
             torch loader or a generator, iterated anew for each epoch; or a function that makes one for each epoch; or a
-            ``BatchSource``. A thread makes batches and brings them to the device, two steps ahead. With several
-            processes, each gives its part of the batch.
+            ``BatchSource``. A thread makes batches and brings them to the device, two steps ahead, or up to two calls
+            with ``steps_per_call``. With several processes, each gives its part of the batch.
         num_steps: the step to stop at, counted from the start of the run.
         num_epochs: the number of epochs to stop after. With neither ``num_steps`` nor this, one epoch.
         loss_fn: ``loss_fn(model, batch) -> loss``, or ``(loss, {name: number})``, where ``"weight"`` names the sum of
@@ -85,10 +86,11 @@ def fit(
         accumulate: how many micro-batches a batch is cut into, computed one after the other to save memory.
         steps_per_call: how many steps the device does in one call, on batches of equal shapes. For small models, whose
             steps take no longer than what Python does for each. A call ends early, and its steps are done one by one,
-            at the end of an epoch and wherever ``log_every``, ``checkpoint_every``, ``validation`` or a sampler's
-            schedule ask for something: give them multiples of it. A stop waits for its end. A run that an error or a
-            smaller ``num_steps`` ends within a call goes on with single steps, which may round otherwise. Not with a
-            mesh.
+            at the end of an epoch and wherever ``log_every`` (50 unless given), ``checkpoint_every``, ``validation`` or
+            a sampler's schedule ask for something: give them multiples of it. Functions among these are asked ahead,
+            in a thread: they may read the number of the step alone. A stop waits for the end of the call. A run that
+            an error or a smaller ``num_steps`` ends within a call goes on with single steps, which may round
+            otherwise. Not with a mesh or several processes.
         validation: what to measure on the way, and when to stop.
         callback: ``callback(step, metrics)``, called with each record; training stops when it returns True. An error
             that it raises ends the run, which is saved first. It may look at the model and change its values (after a
@@ -113,7 +115,7 @@ def fit(
 
     Raises:
         ValueError: for labels or ids out of range, batches of another kind or without a position to go on from, a
-            folder that holds another run, ``steps_per_call`` above 1 for a model on a mesh.
+            folder that holds another run, ``steps_per_call`` above 1 on a mesh or in several processes.
         FloatingPointError: when a loss is not finite, or a gradient behind a finite loss; the step has written nothing.
         Interrupted: when the run was asked to stop.
 
@@ -138,8 +140,8 @@ def fit(
         num_epochs = 1
     feed = Feed(batches, num_epochs, positions=folder is not None)
     run = Run(model, optimizer, loss_fn, accumulate, validation, callback)
-    if steps_per_call > 1 and run.trainer.mesh is not None:
-        raise ValueError(f"expected steps_per_call=1 for a model on a mesh, got {steps_per_call}.")
+    if steps_per_call > 1 and (run.trainer.mesh is not None or jax.process_count() > 1):
+        raise ValueError(f"expected steps_per_call=1 on a mesh and in several processes, got {steps_per_call}.")
 
     def logged(step: int) -> bool:
         return step % log_every == 0 or checkpointed(step) or step == num_steps
@@ -167,9 +169,13 @@ def fit(
             if start:
                 run.bar.say(f"{folder} holds this run at step {start}, its end: nothing was trained.")
             return run.result()
-        fed = feed.start(start, position, skip)
-        placed = prefetch(calls(fed, run.check, run.trainer.place, steps_per_call, start, ends))
-        source = stack.enter_context(contextlib.closing(placed))
+        left = None if num_steps is None else num_steps - start
+        fed = itertools.islice(feed.start(start, position, skip), left)
+        over = threading.Event()
+        placed = calls(fed, run.check, run.trainer.place, steps_per_call, start, ends, over.is_set)
+        # What is being made while a call runs is a call itself.
+        source = stack.enter_context(contextlib.closing(prefetch(placed, 2 if steps_per_call == 1 else 1)))
+        stack.callback(over.set)
         signals = stack.enter_context(_Signals())
         if on_start is not None:
             on_start()

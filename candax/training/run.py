@@ -179,14 +179,19 @@ class Run:
         """One step of training, or several in one call, with the batches stacked."""
         with self._saved_unless_lost():
             self.trainer.refresh(self.done)
-        shapes = jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
+        shapes = len(feds), jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
         if shapes in self._shapes:
             out = self._stepped(feds, batch)
         else:  # this step compiles, which is not part of the training time
             with self.clock.paused(self.trainer.arrays):
-                out = jax.block_until_ready(self._stepped(feds, batch))
-            self._shapes.add(shapes)
+                if len(feds) == 1:
+                    out = jax.block_until_ready(self._stepped(feds, batch))
+                else:
+                    self._stepped(feds, batch, self.trainer.compile_steps)
             self.clock.start()
+            if len(feds) > 1:
+                out = self._stepped(feds, batch)
+            self._shapes.add(shapes)
         self._unread.append((feds, (out[0], self.trainer.wrote)))
         self._means.add(out, sum(size_of(fed.batch) for fed in feds) * jax.process_count())
         self._last = feds[-1]
@@ -195,10 +200,10 @@ class Run:
             while len(self._unread) > max(1, _LATER // len(feds)):
                 self._look()
 
-    def _stepped(self, feds: tuple[Fed, ...], batch: Any) -> tuple[Array, dict[str, Array]]:
+    def _stepped(self, feds: tuple[Fed, ...], batch: Any, call: Callable[[Any], Any] | None = None) -> Any:
         with self._saved_unless_lost():
             try:
-                return self.trainer.step(batch) if len(feds) == 1 else self.trainer.steps(batch)
+                return (call or (self.trainer.step if len(feds) == 1 else self.trainer.steps))(batch)
             except Exception as error:
                 error.add_note(f"This was in the step of {feds[0].name}.")
                 raise

@@ -117,6 +117,7 @@ class Trainer:
         self.wrote: Array | None = None
         self._in_parts = loss_fn is loss_of_labels and self.mesh is not None and jax.process_count() > 1
         self._step = compiled_step(_loss_of_parts if self._in_parts else loss_fn, accumulate)
+        self._steps = (_kept_steps if _is_own(loss_fn) else _new_steps)(self._step)
         self._all_heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head)]
         self._heads = [head for head in self._all_heads if head.sampler is not None]
         self.reload()
@@ -153,10 +154,18 @@ class Trainer:
         self.arrays, (loss, aux, self.wrote) = self._step(self._graph, self.arrays, batch)
         return loss, aux
 
+    def compile_steps(self, batches: Any) -> None:
+        """Compiles what ``steps`` calls: as many steps as a call has are too long to be left out of the time."""
+        try:
+            self._steps.lower(self._graph, self.arrays, batches).compile()
+        except TypeError as error:
+            error.add_note("With steps_per_call above 1, a step may not change shapes and dtypes of variables.")
+            raise
+
     def steps(self, batches: Any) -> tuple[Array, dict[str, Array]]:
         """Several steps in one call, for batches that are stacked; all that ``step`` gives has an entry for each."""
         self._known = False
-        self.arrays, (loss, aux, self.wrote) = _one_after_the_other(self._step)(self._graph, self.arrays, batches)
+        self.arrays, (loss, aux, self.wrote) = self._steps(self._graph, self.arrays, batches)
         return loss, aux
 
     @property
@@ -247,11 +256,7 @@ def _new_step(loss_fn: LossFunction, accumulate: int) -> Any:
     return step
 
 
-_kept_step = functools.lru_cache(maxsize=32)(_new_step)
-
-
-@functools.lru_cache(maxsize=32)
-def _one_after_the_other(step: Any) -> Any:
+def _new_steps(step: Any) -> Any:
     """``(graph, arrays, batches) -> (arrays, (losses, numbers, wrote))``, jitted; the arrays are donated."""
 
     @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -259,6 +264,9 @@ def _one_after_the_other(step: Any) -> Any:
         return jax.lax.scan(functools.partial(step, graph), arrays, batches)
 
     return steps
+
+
+_kept_step, _kept_steps = functools.lru_cache(maxsize=32)(_new_step), functools.lru_cache(maxsize=32)(_new_steps)
 
 
 def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:

@@ -1,6 +1,8 @@
 """``fit`` with several steps in one call: the same steps, and everything that comes between them at the same places."""
 
+import gc
 import json
+import weakref
 
 import chex
 import jax
@@ -122,7 +124,7 @@ def test_a_mesh_and_numbers_below_one_are_refused():
     with pytest.raises(ValueError, match="expected steps_per_call to be an integer >= 1, got 0"):
         fit(pairs(), steps_per_call=0)
     head = cx.Head(NUM, DIM, sampler=SAMPLER, mesh=MESH, rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="expected steps_per_call=1 for a model on a mesh, got 4"):
+    with pytest.raises(ValueError, match="expected steps_per_call=1 on a mesh and in several processes, got 4"):
         fit(pairs(), head, cx.Optimizer(head, ADAM), steps_per_call=4)
 
 
@@ -131,3 +133,58 @@ def test_metrics_of_a_run_in_calls_are_read_by_others(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [4, 8]
     assert all(isinstance(record["loss"], float) for record in records)
+
+
+def test_batches_are_made_for_two_calls_at_most_and_none_after_the_last_step():
+    made = []
+
+    def source():
+        for number, pair in enumerate(pairs(1000)):
+            made.append(number)
+            yield pair
+
+    fit(source(), num_steps=8, steps_per_call=8, log_every=8)
+    assert len(made) <= 9  # one is looked at to know which is the last
+    made.clear()
+    fit(source(), num_steps=1000, steps_per_call=8, log_every=8, callback=lambda step, _: step == 16)
+    assert 16 <= len(made) <= 16 + 2 * 8 + 2
+
+
+def test_a_first_call_is_on_the_clock_without_its_compilation():
+    first, second = fit(pairs(), num_steps=80, steps_per_call=40, log_every=40).records
+    assert first["seconds"] > 0.05 * second["seconds"]
+
+
+def test_a_loss_may_draw_its_own_batch():
+    labels = jax.numpy.arange(SIZE)
+    for steps_per_call in (1, 4):
+        loss = lambda model, _: model.head.loss(model(labels), labels)  # noqa: E731
+        assert fit([()] * 8, num_steps=8, loss_fn=loss, steps_per_call=steps_per_call).step == 8
+
+
+def test_a_variable_that_changes_its_dtype_is_told_of_calls(tmp_path):
+    def loss(model, batch):
+        model.seen.set_value(model.seen.get_value() + 0.5)
+        return model.head.loss(model(batch[0]), batch[1])
+
+    def train(steps_per_call):
+        model = Model()
+        model.seen = nnx.Variable(jax.numpy.zeros((), jax.numpy.int32))
+        return fit(pairs(), model, cx.Optimizer(model, ADAM), loss_fn=loss, steps_per_call=steps_per_call)
+
+    assert train(1).step == 12
+    with pytest.raises(TypeError) as error:
+        train(4)
+    assert any("With steps_per_call above 1, a step may not change" in note for note in error.value.__notes__)
+
+
+def test_a_loss_of_one_s_own_is_not_kept():
+    class Held:
+        pass
+
+    held = Held()
+    gone = weakref.ref(held)
+    fit(pairs(), loss_fn=lambda model, batch, held=held: model.head.loss(model(batch[0]), batch[1]), steps_per_call=4)
+    del held
+    gc.collect()
+    assert gone() is None

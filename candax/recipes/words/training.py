@@ -34,8 +34,8 @@ _MOST_OFTEN = 16
 # Places that share candidates. A step adds up the changes that all of them ask of a candidate: with 128 places WordSim
 # is .02 lower, and training diverges at a learning rate of .04.
 _SHARING = 32
-# A step takes 1.1 ms on two cores, and Python's part of it another .3 where each step is a call. Short runs do without:
-# their last steps, fewer than a call has, would need a second program.
+# On two cores of an AMD EPYC a step takes 1.2 ms, and 1.6 where each is a call, which is Python's part. Short runs do
+# without: their last steps, fewer than a call has, would need a second program.
 _STEPS_PER_CALL, _LONG = 40, 2000
 
 
