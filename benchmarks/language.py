@@ -2,14 +2,15 @@
 
     python benchmarks/language.py                                    (33,278 words, as WikiText-2 has)
     python benchmarks/language.py --num-words 33278 1000000 --dim 64 --no-full
+    python benchmarks/language.py --model transformer
 
-The LSTM of `candax language` at its defaults on words that are made, Zipf-distributed. All kinds make one step by
-turns, and times are medians: of processor time too, as on a machine that others use.
+The LSTM (or the transformer) of `candax language` at its defaults on words that are made, Zipf-distributed. All kinds
+make one step by turns, and times are medians: of processor time too, as on a machine that others use.
 """
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,8 @@ class Settings:
 
     num_words: tuple[int, ...] = (33_278,)
     """Sizes of the vocabulary."""
+    model: Literal["lstm", "transformer"] = "lstm"
+    """The model between table and head."""
     num_sampled: int = 2048
     """Candidates."""
     dim: int = 256
@@ -61,6 +64,7 @@ def main(settings: Settings) -> None:
 def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, str]]:
     """A row for each kind of step."""
     sampled = LanguageSettings(
+        model=settings.model,
         dim=settings.dim,
         dropout=0.2,
         num_streams=settings.num_streams,
@@ -70,7 +74,7 @@ def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, st
     ids = np.minimum(np.random.default_rng(0).zipf(1.2, 200_000) - 1, num_words - 1).astype(np.int32)
     names = (END, *(f"w{i}" for i in range(1, num_words)))
     text = Text("made", names, ids, ids[:1], ids[:1])
-    batches = StreamBatches(ids, settings.num_streams, settings.length, seed=0)
+    batches = StreamBatches(ids, settings.num_streams, settings.length, context=sampled.read_again, seed=0)
     kinds = {"body alone": (sampled, body_alone), "sampled words": (sampled, loss_of_labels)}
     if settings.full:
         kinds["all words"] = dataclasses.replace(sampled, loss=None), loss_of_labels
