@@ -209,6 +209,13 @@ CI_ONLY: dict[str, set[str]] = {
     "test_pages.py": {"test_what_a_page_shows_runs"},
     "test_site.py": ALL,
     "test_readme.py": {"test_the_model_trains_before_the_change_and_after_it"},
+    "training/test_calls.py": {
+        "test_a_loss_may_draw_its_own_batch",
+        "test_a_variable_that_changes_its_dtype_is_told_of_calls",
+        "test_batches_are_made_for_two_calls_at_most_and_none_after_the_last_step",
+        "test_several_steps_in_a_call_are_the_same_steps[2]",
+        "test_what_comes_between_steps_comes_at_its_step",
+    },
     "training/test_bfloat16.py": {
         "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still",
         "test_the_same_seed_rounds_alike_and_another_does_not",
