@@ -28,6 +28,7 @@ from candax.recipes.common.study import kept_in
 from candax.recipes.common.training import check_begun
 from candax.recipes.words.baselines import ppmi_vectors
 from candax.recipes.words.scores import check_names, file_scores, read_analogies, read_similarity
+from candax.recipes.words.threads import one_thread
 from candax.recipes.words.training import steps_of, train_word2vec, word2vec_batches
 from candax.training.metrics_log import write_atomically
 
@@ -143,6 +144,7 @@ _SCORE = "score of "
 def word2vec(settings: Word2Vec) -> list[common.Row]:
     """Trains, writes the vectors, the table and the picture, and returns the rows of the table."""
     settings = settings.ready()
+    one_thread(settings.dim)
     # What cannot be read should fail now and not after training.
     for path in settings.similarity:
         read_similarity(path)
