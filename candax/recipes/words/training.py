@@ -1,8 +1,8 @@
 """Word vectors from a text: what word2vec does, with any sampler and any loss.
 
 On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451
-(gensim's: .452), and per second of wall time on an idle machine it trains on 1.6 to 2.9 times as many words as gensim
-with two threads, 2.5 times at the median: ``benchmarks/word2vec.py``.
+(gensim's: .452), and per second of wall time on an idle machine it trains on 2.2 to 3.4 times as many words as gensim
+with two threads, 2.6 times at the median: ``benchmarks/word2vec.py``.
 """
 
 from collections.abc import Callable
