@@ -1,8 +1,8 @@
 """Word vectors from a text: what word2vec does, with any sampler and any loss.
 
-On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .451
-(gensim's: .452), and per second of wall time on an idle machine it trains on 2.2 to 3.4 times as many words as gensim
-with two threads, 2.6 times at the median: ``benchmarks/word2vec.py``.
+On 99 novels (11.4 million words, 5 epochs, dim 100, three seeds) the mean score on WordSim, MEN and SimLex is .449
+(gensim's: .452), and per second of wall time on an idle machine it trains, with one thread of XLA (see ``threads``), on
+2.2 to 3.4 times as many words as gensim with two, 2.6 times at the median: ``benchmarks/word2vec.py``.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _MOST_OFTEN = 16
 # Places that share candidates. A step adds up the changes that all of them ask of a candidate: with 128 places WordSim
 # is .02 lower, and training diverges at a learning rate of .04.
 _SHARING = 32
-# On two cores of an AMD EPYC a step takes 1.2 ms, and 1.6 where each is a call, which is Python's part. Short runs do
+# On a core of an AMD EPYC a step takes 1.1 ms, and 1.6 where each is a call, which is Python's part. Short runs do
 # without: their last steps, fewer than a call has, would need a second program.
 _STEPS_PER_CALL, _LONG = 40, 2000
 
