@@ -36,19 +36,25 @@ def test_what_is_done_while_training_leaves_the_trainer_unharmed(tmp_path):
         return float(jnp.sum(model(pairs(1)[0][0])))
 
     model, optimizer = make()
+    diagnosed = []
 
     def look(step, metrics):
         classes = model.head.classes()
         methods = [cx.diagnostics.Method("uniform", "css", cx.samplers.uniform, cx.losses.css)]
         query = jnp.ones((2, DIM)), jnp.array([[1], [2]])
-        cx.diagnostics.diagnose(classes, *query, methods, num_sampled=[4], num_draws=8, key=jax.random.key(0))
-        cx.training.export(tmp_path / "run", tmp_path / "out") if step > 4 else None
+        if step in (4, 8):  # it compiles anew each time
+            cx.diagnostics.diagnose(classes, *query, methods, num_sampled=[4], num_draws=8, key=jax.random.key(0))
+            diagnosed.append(step)
+        if step > 8:  # the checkpoint of step 4 is whole when that of step 8 is begun
+            cx.training.export(tmp_path / "run", tmp_path / "out")
         model.head.top_k(jnp.ones((1, DIM)), 3)
 
     validation = cx.training.Validation(pairs(1), harm, every=3)
     found = fit(
         pairs(), model, optimizer, validation=validation, callback=look, folder=tmp_path / "run", checkpoint_every=4
     )
+    assert diagnosed == [4, 8]
+    assert (tmp_path / "out").is_dir()
     same(found, fit(pairs(), checkpoint_every=4))
 
 
