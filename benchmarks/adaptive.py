@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
+from candax.allocation import with_reused_memory
 from candax.diagnostics.draws import gradient
-from candax.large_pages import with_large_pages
 
 _s = cx.samplers
 # Shared by the batch ("shared") or one set per example.
@@ -187,5 +187,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

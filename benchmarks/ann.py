@@ -49,7 +49,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 
 K, NUM_LISTS = 100, 1024
 FLAT = "faiss IVF-Flat"
@@ -335,5 +335,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

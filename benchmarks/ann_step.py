@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.training.trainer import Graph, compiled_step
 
 NUM_GROUPS, LEARNING_RATE = 8, 1e-3
@@ -211,5 +211,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

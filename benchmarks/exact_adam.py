@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.recipes.extreme.problem import make_model
 from candax.rows.missed import ExactState, plan
 from candax.training.trainer import loss_of_labels
@@ -207,5 +207,5 @@ def main(steps: tuple[int, ...] = (300, 3000), rate: float = 0.001) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

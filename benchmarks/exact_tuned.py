@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.recipes.extreme.problem import make_model
 from candax.recipes.language.measures import log_likelihood
 from candax.training.trainer import loss_of_labels
@@ -189,5 +189,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

@@ -24,8 +24,8 @@ import numpy as np
 import tyro
 from scipy.sparse import csr_matrix
 
+from candax.allocation import with_reused_memory
 from candax.data import Dataset
-from candax.large_pages import with_large_pages
 from candax.recipes import common
 from candax.recipes.common.catalog import SamplerName
 from candax.recipes.common.report import table
@@ -99,5 +99,5 @@ def main(settings: Extreme) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     main(tyro.cli(Extreme))

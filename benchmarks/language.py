@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.recipes.language.command import LanguageSettings, _make, _pair
 from candax.recipes.language.files import END, Text
 from candax.recipes.language.streams import StreamBatches
@@ -97,5 +97,5 @@ def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, st
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     main(tyro.cli(Settings, description=__doc__))

@@ -30,7 +30,7 @@ from rich.table import Table
 from steps import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 
 NUM_HASHES, BUDGET, BATCHED = 9, 4096, 5
 
@@ -155,5 +155,5 @@ def main(
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

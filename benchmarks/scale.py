@@ -42,7 +42,7 @@ from rich.table import Table
 from steps import Batch, median_ms
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.training.trainer import Graph, compiled_step
 
 OPTIMIZERS = {"adam": optax.adam, "adagrad": optax.adagrad, "sgd": optax.sgd}
@@ -244,5 +244,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     main(tyro.cli(Settings))

@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.recipes.sequences.building import pair_of
 from candax.recipes.sequences.command import SequencesSettings, training_of
 from candax.recipes.sequences.files import Sequences
@@ -70,5 +70,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     main(tyro.cli(Settings, description=__doc__))

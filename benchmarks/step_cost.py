@@ -65,9 +65,9 @@ from steps import (
 )
 
 import candax as cx
+from candax.allocation import with_reused_memory
 from candax.base import never
 from candax.blocks import DEFAULT_BLOCK_SIZE
-from candax.large_pages import with_large_pages
 
 _s = cx.samplers
 _SAMPLER = "sampler: "
@@ -339,5 +339,5 @@ def report(costs: list[Cost], path: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     tyro.cli(main)

@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 import candax as cx
-from candax.large_pages import with_large_pages
+from candax.allocation import with_reused_memory
 from candax.recipes.words.threads import one_thread
 
 MIN_COUNT, RESAMPLES, WORKERS = 5, 1000, 2
@@ -291,5 +291,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    with_large_pages()
+    with_reused_memory()
     main(tyro.cli(Settings))
