@@ -174,16 +174,23 @@ def train(settings: Train) -> list[common.Row]:
         common.Method({"method": "nearest neighbours"}, lambda folder: best_shares(dataset, shares())),
     ]
     each = [settings.of_seed(number) for number in range(settings.seeds)]
-    methods += [
-        common.Method({"method": name, "seed": of.seed}, functools.partial(_trained, of, dataset)) for of in each
-    ]
     some = [settings.of_seed(number) for number in range(settings.average)]
+    averaged: dict[Train, Classifier] = {}
+    methods += [
+        common.Method(
+            {"method": name, "seed": of.seed},
+            functools.partial(_trained, of, dataset, averaged if of in some else {}),
+        )
+        for of in each
+    ]
     mean = name if settings.average == 1 else f"mean of {settings.average}"
     means = {mean: 0.0} if settings.average > 1 else {}
     if settings.average and settings.neighbours:
         means[f"{mean} and neighbours"] = settings.neighbours
     methods += [
-        common.Method({"method": label}, functools.partial(_averaged, some, len(each), dataset, shares, weight))
+        common.Method(
+            {"method": label}, functools.partial(_averaged, some, len(each), dataset, averaged, shares, weight)
+        )
         for label, weight in means.items()
     ]
     study = common.Study(
@@ -269,9 +276,13 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
     return run, figures
 
 
-def _trained(settings: Train, dataset: data.Dataset, folder: Path | None) -> common.Row:
+def _trained(
+    settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier], folder: Path | None
+) -> common.Row:
+    """A run, whose model joins those that are ``trained`` already."""
     del folder  # A run has a folder of its own, which stays.
     run, figures = _fitted(settings, dataset)
+    trained[settings] = run.model
     return figures | run.measure()
 
 
@@ -279,15 +290,18 @@ def _averaged(
     each: Sequence[Train],
     done: int,
     dataset: data.Dataset,
+    trained: dict[Train, Classifier],
     shares: Callable[[], csr_array],
     weight: float,
     folder: Path | None,
 ) -> common.Row:
-    """Of the models of several runs, the first ``done`` of which were trained before."""
+    """Of the models of several runs, the first ``done`` of which have been trained, if not by this process."""
     del folder
-    runs = [_fitted(settings, dataset, progress=number >= done)[0] for number, settings in enumerate(each)]
+    for number, of in enumerate(each):
+        if of not in trained:
+            trained[of] = _fitted(of, dataset, progress=number >= done)[0].model
     return measure_mixture(
-        [run.model for run in runs],
+        [trained[of] for of in each],
         dataset,
         loss=None if each[0].sampler is None else LOSSES[each[0].loss],
         shares=shares() if weight else None,
