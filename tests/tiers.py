@@ -57,6 +57,7 @@ CI_ONLY: dict[str, set[str]] = {
     "experiments/test_css_figure2.py": ALL,
     "experiments/test_css_figure3.py": ALL,
     "recipes/test_diagnose.py": ALL,
+    "recipes/test_train_means.py": ALL,
     "samplers/test_kernel.py": {
         "test_chances_are_those_of_the_quadratic_kernel",
         "test_many_positive_features_are_near_the_softmax_and_few_are_above_zero",

@@ -11,8 +11,8 @@ Expected on purchases of beauty products (Beauty.txt of S3-Rec: 22,363 users, 12
 out of the ranking, recall@10 / nDCG@10: most popular .013 / .006, most frequent successor .076 / .050, nearest
 neighbours .085 / .054, the transformer .104 / .063 (mean of three seeds, 2,272 steps, 148 s on a core, 1.3 GB), the
 mean of three .109 / .067, with neighbours .112 / .069; at half the learning rate and without the item before the last
-in training, one seed .082 / .049. A model of SASRec's size on one core: .0769 / .0417 with binary cross-entropy (one
-seed, 1,052 s) and .0907 / .0551 with sampled softmax (three, 140 s). Published: SASRec .0605 / .0318 and .0921 /
+in training, one seed .082 / .049. A model of SASRec's size on one core: .0758 / .0409 with binary cross-entropy
+(859 s) and .0907 / .0551 with sampled softmax (140 s), of three seeds. Published: SASRec .0605 / .0318 and .0921 /
 .0531, eSASRec .0928 / .0523.
 """
 
