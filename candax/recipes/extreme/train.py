@@ -8,7 +8,8 @@ Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels 
 .214, the model .443 / .239, the mean of three .449 / .240, with neighbours .452 / .247 (19 s per training on two
 cores, 3.3 GB; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors, --tf-idf --seeds 3
 --average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s per training on
-one core, 2.7 GB. On yso-en .367 / .170, with neighbours .377 / .176, 594 s on two cores.
+one core, 2.7 GB. On yso-en .368 / .170, the mean of three .379 / .176, with neighbours .384 / .180, 594 s per training
+on two cores, 4.8 GB.
 """
 
 import dataclasses
