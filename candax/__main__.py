@@ -4,7 +4,7 @@ from candax.allocation import with_reused_memory
 
 
 def main() -> None:
-    """Runs one command, with large memory pages."""
+    """Runs one command, in a process that uses freed memory again."""
     with_reused_memory()  # before anything is imported that would have to be imported again
     from candax import cli
 

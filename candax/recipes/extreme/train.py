@@ -6,10 +6,10 @@
 
 Expected on python-stdlib by the third command, P@1 / P@5: most frequent labels .284 / .118, nearest neighbours .425 /
 .214, the model .443 / .239, the mean of three .449 / .240, with neighbours .452 / .247 (19 s per training on two
-cores, 3.3 GB; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors, --tf-idf --seeds 3
---average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s per training on
-one core, 2.7 GB. On yso-en .368 / .170, the mean of three .379 / .176, with neighbours .384 / .180, 594 s per training
-on two cores, 4.8 GB.
+cores, 3.3 GB for one model; napkinXC's label tree beside it in ``benchmarks/extreme.py``). On acl-authors, --tf-idf
+--seeds 3 --average 3: one model .195 / .105, the mean of three .204 / .112, with neighbours .216 / .120, 391 s per
+training on one core, 2.7 GB before programs kept memory. On yso-en .368 / .170, the mean of three .379 / .176, with
+neighbours .384 / .180, 594 s per training on two cores, 4.8 GB.
 """
 
 import dataclasses
@@ -176,18 +176,18 @@ def train(settings: Train) -> list[common.Row]:
     ]
     each = [settings.of_seed(number) for number in range(settings.seeds)]
     some = [settings.of_seed(number) for number in range(settings.average)]
-    averaged: dict[Train, Classifier] = {}
-    methods += [
-        common.Method(
-            {"method": name, "seed": of.seed},
-            functools.partial(_trained, of, dataset, averaged if of in some else {}),
-        )
-        for of in each
-    ]
     mean = name if settings.average == 1 else f"mean of {settings.average}"
     means = {mean: 0.0} if settings.average > 1 else {}
     if settings.average and settings.neighbours:
         means[f"{mean} and neighbours"] = settings.neighbours
+    averaged: dict[Train, Classifier] = {}
+    methods += [
+        common.Method(
+            {"method": name, "seed": of.seed},
+            functools.partial(_trained, of, dataset, averaged if means and of in some else None),
+        )
+        for of in each
+    ]
     methods += [
         common.Method(
             {"method": label}, functools.partial(_averaged, some, len(each), dataset, averaged, shares, weight)
@@ -278,12 +278,13 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
 
 
 def _trained(
-    settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier], folder: Path | None
+    settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier] | None, folder: Path | None
 ) -> common.Row:
-    """A run, whose model joins those that are ``trained`` already."""
+    """A run, whose model joins those that are ``trained`` already, if a mean is taken of it."""
     del folder  # A run has a folder of its own, which stays.
     run, figures = _fitted(settings, dataset)
-    trained[settings] = run.model
+    if trained is not None:
+        trained[settings] = run.model
     return figures | run.measure()
 
 

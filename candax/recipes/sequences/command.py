@@ -12,7 +12,7 @@ out of the ranking, recall@10 / nDCG@10: most popular .013 / .006, most frequent
 neighbours .085 / .054, the transformer .104 / .063 (mean of three seeds, 2,272 steps, 148 s on a core, 1.3 GB), the
 mean of three .109 / .067, with neighbours .112 / .069; at half the learning rate and without the item before the last
 in training, one seed .082 / .049. A model of SASRec's size on one core: .0758 / .0409 with binary cross-entropy
-(859 s) and .0907 / .0551 with sampled softmax (140 s), of three seeds. Published: SASRec .0605 / .0318 and .0921 /
+(900 s) and .0907 / .0551 with sampled softmax (144 s), of three seeds. Published: SASRec .0605 / .0318 and .0921 /
 .0531, eSASRec .0928 / .0523.
 """
 
