@@ -8,16 +8,18 @@
     candax experiment race --num-classes 1000000 --dim 128             (each class split into parts)
     candax experiment race --peers adaptive_softmax hierarchical_softmax mach            (they draw no candidates)
 
-All contenders, the full softmax among them, have the same model and data, the same number of steps (unless
+All contenders, the full softmax among them, have the same model and data, the same number of epochs (unless
 --sampled-epochs gives those that sample more of their cheaper ones), and the same budget of tuning: each learning rate
-of --rates, as a multiple of the recipe's, for a share of the steps, measured on validation data; while the best is the
-highest or the lowest so far, twice or half of it is tried, too (up to --more-rates). The best of them is
-trained with in full and measured on test data. If that training diverges, the next best rate is taken; if all diverge,
-the row says "diverged" and the race goes on. Seconds count all that a training needs, with refreshes, updates and the
-loading of batches, but not compiling, measuring and the first build of an index, at the start. "to 98 %": seconds
-until a point of the curve, by straight lines between points, is at 98 % of the best that the full softmax reached; with
-several seeds the mean over them, each against the full softmax of the same seed, and none if one does not get there.
-"share": of the seconds that the full softmax takes to get there itself.
+of --rates, as a multiple of the recipe's, for a share of the epochs, measured on validation data; while the best is the
+highest or the lowest so far, twice or half of it is tried, too (up to --more-rates). The best of them is trained with
+in full and measured on test data. With --batches and --candidates the size of a batch and the number of candidates are
+tuned, too, each after the other: those are taken that are soonest at 98 % of the best quality among the contender's own
+trials. If the full training diverges, the next best rate is taken; if all diverge, the row says "diverged" and the race
+goes on. Seconds count all that a training needs, with refreshes, updates and the loading of batches, but not compiling,
+measuring and the first build of an index, at the start. "to 98 %": seconds until a point of the curve, by straight
+lines between points, is at 98 % of the best that the full softmax reached; with several seeds the mean over them, each
+against the full softmax of the same seed, and none if one does not get there. "share": of the seconds that the full
+softmax takes to get there itself.
 
 Expected: docs/race.md.
 """
@@ -32,6 +34,7 @@ from candax.data.tab_separated import name_of
 from candax.experiments.race_peers import PeerName
 from candax.experiments.race_split import split_classes
 from candax.experiments.race_tasks import QUALITY, TASKS, Contender, TaskName, Trained, settings_of, trained_by
+from candax.experiments.race_tuning import Curve, Sizes, Tuned, tune
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 
@@ -72,8 +75,12 @@ class Race(common.Settings):
     """Learning rates that are tried, as multiples of the recipe's."""
     more_rates: common.NonNegative = 3
     """How many further ones are tried while the best is the highest or the lowest; a single rate is taken as it is."""
+    batches: tuple[common.Positive, ...] = (1.0,)
+    """Batch sizes that are tried, as multiples of the recipe's; with the first, all rates are tried."""
+    candidates: tuple[common.Positive, ...] = (1.0,)
+    """Numbers of candidates that are tried, as multiples of the recipe's or of --num-sampled."""
     trial: common.Share = 0.25
-    """The share of the epochs for which each rate is tried."""
+    """The share of the epochs that each trial takes."""
     nearly: common.Share = 0.98
     """The share of the full softmax's best quality that is to be reached."""
     seeds: common.Count = 1
@@ -83,7 +90,8 @@ class Race(common.Settings):
     def check(self) -> None:
         """See ``Settings``."""
         super().check()
-        self.expect(bool(self.rates), "one rate or more", "rates")
+        for name in ("rates", "batches", "candidates"):
+            self.expect(bool(getattr(self, name)), "one multiple or more", name)
         able = [name for name, task in TASKS.items() if task.peers is not None]
         self.expect(not self.peers or self.task in able, f"--task {' or '.join(able)} with --peers", "task", "peers")
         self.expect(not self.tf_idf or self.task == "extreme", "--task extreme with --tf-idf", "task", "tf_idf")
@@ -121,11 +129,13 @@ def race(settings: Race) -> common.Study:
     }
     methods = []
     for name, contender in contenders.items():
-        tried = functools.cache(functools.partial(_tried, settings, loaded, contender))
+        tuned = functools.cache(functools.partial(_tuned, settings, loaded, contender))
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            run = functools.partial(_run, settings, loaded, contender, tried, name, seed)
+            run = functools.partial(_run, settings, loaded, contender, tuned, name, seed)
             methods.append(common.Method({"method": name, "seed": seed}, run))
     percent = f"{100 * settings.nearly:g} %"
+    tried = {("batch", "batch"): settings.batches, ("S", "candidates"): settings.candidates}
+    sizes = [of for of, multiples in tried.items() if multiples != (1.0,)]
     split = "" if settings.num_classes is None else f" split into {settings.num_classes:,} classes or more"
     return common.Study(
         f"{settings.task}, {name_of(settings.dataset or settings.recipe().dataset)}{split}: {number:,} candidates",
@@ -133,6 +143,7 @@ def race(settings: Race) -> common.Study:
         (
             common.Column("method", "method"),
             common.Column("rate", "rate", ".3g", _rates),
+            *(common.Column(*of, ".3g") for of in sizes),
             common.Column(f"best {task.heading}", "best", ".4f", spread=True),
             common.Column("of full", "of_full", ".3f", common.relative("best")),
             common.Column(f"to {percent}, s", "to_nearly", ".0f", _to_nearly(settings.nearly)),
@@ -161,63 +172,71 @@ def _trained(
     *,
     split: str,
     rate: float,
+    sizes: Sizes,
     share: float,
     seed: int,
 ) -> Trained:
     usual = settings.recipe(split=split)
+    task = TASKS[settings.task]
     epochs = usual.epochs if contender.sampler is None else settings.sampled_epochs or usual.epochs
-    changes = {"learning_rate": rate * TASKS[settings.task].rate(usual), "epochs": share * epochs}
+    changes = {"learning_rate": rate * task.rate(usual), "epochs": share * epochs, **_sizes(settings, sizes)}
     return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), contender, seed)
 
 
-def _tried(settings: Race, loaded: Callable[[str], Any], contender: Contender) -> dict[float, float]:
-    """The quality of the curve's validation examples after a trial of each rate; the only rate needs none."""
-    if len(settings.rates) == 1:
-        return {settings.rates[0]: 0.0}
-    found: dict[float, float] = {}
-    rates = list(settings.rates)
-    while rates and len(found) < len(settings.rates) + settings.more_rates:
-        rate = rates[0]
+def _sizes(settings: Race, sizes: Sizes) -> dict[str, int]:
+    """The recipe's settings for batch and number of candidates; the batch stays even, as links have it."""
+    usual, batch = settings.recipe(), TASKS[settings.task].batch
+    even = 2 * max(1, round(sizes.batch * getattr(usual, batch) / 2))
+    whole = {batch: getattr(usual, batch) if sizes.batch == 1 else even}
+    return {**whole, "num_sampled": max(1, round(sizes.candidates * usual.num_sampled))}
+
+
+def _tuned(settings: Race, loaded: Callable[[str], Any], contender: Contender) -> Tuned:
+    """Tuned on the curve's validation examples."""
+    numbers = settings.candidates if contender.sampler is not None else settings.candidates[:1]
+
+    def trial(rate: float, sizes: Sizes) -> Curve:
         share, seed = settings.trial, settings.seed
-        training, pair = _trained(settings, loaded, contender, split="validation", rate=rate, share=share, seed=seed)
-        short: dict[str, Any] = {"measure": training.on_the_way, "on_the_way": None}
-        try:
-            found[rate] = training.by(pair[0], pair[1], f"rate {rate:g}", **short)(None)[QUALITY]
-        except FloatingPointError:
-            found[rate] = 0.0
-        rates = rates[1:] or _beyond(found)
-    return found
+        training, pair = _trained(
+            settings, loaded, contender, split="validation", rate=rate, sizes=sizes, share=share, seed=seed
+        )
+        name = f"rate {rate:g}"
+        if len(settings.batches) == len(numbers) == 1:
+            end = training.by(*pair, name, measure=training.on_the_way, on_the_way=None)(None)
+            return {"seconds": [end["seconds"]], QUALITY: [end[QUALITY]]}
+        name += f", batch {sizes.batch:g}, candidates {sizes.candidates:g}"
+        return training.by(*pair, name, measure=lambda model: {}, measured_at=common.MEASURED_AT)(None)["curve"]
 
-
-def _beyond(found: dict[float, float]) -> list[float]:
-    """A further rate, where the best is the highest or the lowest of those tried."""
-    best = max(found, key=lambda rate: found[rate])
-    return [2 * best] if best == max(found) else [best / 2] if best == min(found) else []
+    return tune(trial, settings.rates, settings.more_rates, settings.batches, numbers, settings.nearly)
 
 
 def _run(
     settings: Race,
     loaded: Callable[[str], Any],
     contender: Contender,
-    tried: Callable[[], dict[float, float]],
+    tuned: Callable[[], Tuned],
     name: str,
     seed: int,
     folder: Path | None,
 ) -> dict[str, Any]:
-    trials = tried()
+    sizes, rates, trials = tuned()
 
     def attempt(rate: float, folder: Path | None) -> dict[str, Any]:
-        training, pair = _trained(settings, loaded, contender, split="test", rate=rate, share=1.0, seed=seed)
-        figures = training.by(pair[0], pair[1], name, measured_at=common.MEASURED_AT)(folder)
+        training, pair = _trained(
+            settings, loaded, contender, split="test", rate=rate, sizes=sizes, share=1.0, seed=seed
+        )
+        figures = training.by(*pair, name, measured_at=common.MEASURED_AT)(folder)
         return {**figures, "best": max(figures["curve"][QUALITY])}
 
-    best_first = sorted(trials, key=lambda rate: -trials[rate])
+    best_first = sorted(rates, key=lambda rate: -rates[rate])
     figures = common.first_finite({rate: functools.partial(attempt, rate) for rate in best_first}, "rate")(folder)
     return {
         **figures,
         "diverged": float(figures["rate"] is None),
         "diverged_rates": figures["diverged"],
-        "trials": [{"rate": of, QUALITY: quality} for of, quality in trials.items()],
+        "batch": sizes.batch,
+        "candidates": None if contender.sampler is None else sizes.candidates,
+        "trials": trials,
     }
 
 

@@ -43,6 +43,7 @@ class Task(NamedTuple):
         load: loads what is trained on and measured, from settings.
         training: from settings, what was loaded and the seed.
         digest: of what was loaded, to tell other data by.
+        batch: the name of the setting that says how large a batch is.
         rate: the learning rate of the settings, or of the recipe where they have none.
         peers: makes of a training one that is measured with an output layer of ``race_peers``, where it can be.
     """
@@ -53,6 +54,7 @@ class Task(NamedTuple):
     load: Callable[[Any], Any]
     training: Callable[[Any, Any, int], Trained]
     digest: Callable[[Any], str]
+    batch: str
     rate: Callable[[Any], float] = lambda settings: float(settings.learning_rate)
     peers: Callable[[Any, common.Training], common.Training] | None = None
 
@@ -94,6 +96,7 @@ TASKS: dict[TaskName, Task] = {
         lambda settings: settings.load(),
         _extreme,
         lambda dataset: dataset.digest,
+        "batch_size",
         lambda settings: settings.learning_rate or settings.LINEAR_RATE,
         peers=lambda dataset, training: _precision(dataset, training),
     ),
@@ -104,6 +107,7 @@ TASKS: dict[TaskName, Task] = {
         sequences.sequences_of,
         _sequences,
         lambda found: files.digest_of(found.items, found.offsets),
+        "num_rows",
     ),
     "links": Task(
         links.LinksSettings(),
@@ -112,6 +116,7 @@ TASKS: dict[TaskName, Task] = {
         links.problem_of,
         _links,
         lambda problem: files.digest_of(problem.graph.train, problem.graph.valid, problem.graph.test),
+        "batch_size",
     ),
     "language": Task(
         language.LanguageSettings(),
@@ -121,6 +126,7 @@ TASKS: dict[TaskName, Task] = {
         language.text_of,
         language.training_of,
         lambda text: files.digest_of(text.train, text.valid, text.test),
+        "num_streams",
         peers=lambda text, training: training,
     ),
 }

@@ -9,7 +9,8 @@ import pytest
 
 from candax.experiments import race as module
 from candax.experiments.race import Race, race
-from candax.experiments.race_tasks import QUALITY, TASKS
+from candax.experiments.race_tasks import QUALITY, TASKS, settings_of
+from candax.experiments.race_tuning import Sizes, tune
 from tests.commands import fails, write_dataset, write_ring, write_shop, write_words
 
 SMALL = {
@@ -69,7 +70,7 @@ def faked(monkeypatch, diverges, quality=None):
     ``quality`` gives the points of the curve, of (sampler, seed).
     """
 
-    def trained(settings, loaded, contender, *, split, rate, share, seed):
+    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
         def run(folder):
             if split == "test" and diverges(contender.sampler, rate, seed):
                 raise FloatingPointError("loss")
@@ -115,7 +116,7 @@ def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tm
     ],
 )
 def test_a_best_rate_has_worse_ones_on_both_sides(best, more, tried, taken, tmp_path, monkeypatch):
-    def trained(settings, loaded, contender, *, split, rate, share, seed):
+    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
         def run(folder):
             quality = 1 / (1 + abs(np.log(rate / best)))
             return {QUALITY: quality, "curve": {"step": [1], "seconds": [1.0], QUALITY: [quality]}, "seconds": 1.0}
@@ -179,3 +180,56 @@ def test_rows_of_other_data_are_not_kept(task, tmp_path, monkeypatch):
 def test_a_race_without_a_rate_is_refused(tmp_path, capsys):
     line = fails(capsys, "experiment", "race", "--rates", "0", "--out", tmp_path)
     assert "--rates" in line
+
+
+def test_batch_and_candidates_are_those_that_are_soonest_nearly_at_the_best():
+    """A step takes as long as it has examples and candidates; few candidates end low, large batches need high rates."""
+    tried = []
+
+    def trial(rate, sizes):
+        tried.append((rate, *sizes))
+        if sizes.batch == 4:
+            raise FloatingPointError("loss")
+        end = 0.5 - 0.1 * (sizes.candidates < 1) - 0.01 * abs(np.log2(rate / sizes.batch))
+        seconds = (1 + sizes.candidates) * (0.75 if sizes.batch > 1 else 1)
+        return {"seconds": [0.5 * seconds, seconds], QUALITY: [0.5 * end, end]}
+
+    found = tune(trial, (0.5, 1.0, 2.0), 1, (1.0, 2.0, 4.0), (1.0, 0.5, 4.0), 0.98)
+    assert found.sizes == Sizes(2.0, 1.0)
+    assert tried == [
+        *((rate, 1.0, 1.0) for rate in (0.5, 1.0, 2.0)),
+        *((rate, 2.0, 1.0) for rate in (1.0, 2.0, 4.0)),
+        *((rate, 4.0, 1.0) for rate in (1.0, 2.0, 0.5)),
+        (2.0, 2.0, 0.5),
+        (2.0, 2.0, 4.0),
+    ]
+    assert max(found.rates, key=found.rates.get) == 2.0
+    assert [(row["rate"], row["batch"], row["candidates"]) for row in found.trials] == tried
+
+
+def test_a_single_setting_needs_no_trial():
+    assert tune(lambda rate, sizes: {}, (2.0,), 3, (1.0,), (0.5,), 0.98) == (Sizes(1.0, 0.5), {2.0: 0.0}, [])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_a_batch_and_candidates(task):
+    for name in (TASKS[task].batch, "num_sampled"):
+        assert getattr(settings_of(task, False), name) > 1
+
+
+def test_other_batches_and_candidates_are_trained_with(tmp_path):
+    settings = Race(
+        task="links",
+        dataset=str(write_ring(tmp_path / "ring")),
+        quick=True,
+        num_sampled=12,
+        batches=(0.5, 1.0),
+        candidates=(0.5,),
+        more_rates=0,
+        out=tmp_path,
+    )
+    full, uniform = race(settings)
+    assert (full["candidates"], uniform["candidates"]) == (None, 0.5)
+    for row in (full, uniform):
+        assert {(trial["rate"], trial["batch"]) for trial in row["trials"]} == {(1.0, 0.5), (1.0, 1.0), (2.0, 1.0)}
+    assert module._sizes(settings, Sizes(0.5, 0.5)) == {"batch_size": 16, "num_sampled": 6}
