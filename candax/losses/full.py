@@ -60,8 +60,7 @@ def full_softmax(
     dtype = accumulator_dtype(embeddings, classes)
     embeddings, vectors = (as_scored(rows, classes.normalized) for rows in (embeddings, classes.vectors))
     labels = labels.astype(jnp.int32)
-    # What stands where there is no label, NaN included, reaches no gradient.
-    embeddings = jnp.where(labels_mask(labels).any(axis=1)[:, None], embeddings, 0)
+    embeddings = _without_unlabelled(embeddings, labels)
     loss = _full_softmax(block_size, dtype, embeddings, vectors, classes.biases, classes.num_valid, labels)
     return jnp.where(((labels < -1) | (labels >= classes.num_valid)).any(axis=1), jnp.nan, loss)
 
@@ -116,6 +115,7 @@ def _over_all_classes(
     more_labels: Int[Array, "M 2"] | None = None,
 ) -> Float[Array, " B"]:
     _check_widths(embeddings, labels, classes)
+    embeddings = _without_unlabelled(embeddings, labels)
     logits = all_classes_as_candidates(embeddings, labels, classes, num_classes=num_classes)
     if more_labels is not None:
         logits = _with_more_labels(logits, more_labels)
@@ -130,6 +130,11 @@ def _check_widths(embeddings: Array, labels: Array, classes: Classes) -> None:
             f"expected embeddings [B, {width}], as wide as class vectors, and labels [B, T], -1 where there is none; "
             f"got {list(embeddings.shape)} and {list(labels.shape)}. One label per example is labels[:, None]."
         )
+
+
+def _without_unlabelled(embeddings: Float[Array, "B dim"], labels: Int[Array, "B T"]) -> Float[Array, "B dim"]:
+    """Zeros where there is no label: what stands there, NaN included, reaches no gradient."""
+    return jnp.where(labels_mask(labels).any(axis=1)[:, None], embeddings, 0)
 
 
 def _with_more_labels(logits: SampledLogits, more_labels: Int[Array, "M 2"]) -> SampledLogits:

@@ -34,6 +34,7 @@ def each_label(loss: Callable[[SampledLogits], Float[Array, " B"]]) -> Loss:
     """
 
     def of_labels(logits: SampledLogits) -> Float[Array, " B"]:
-        return loss(logits) * number_of_labels(logits)
+        values = loss(logits)
+        return values * number_of_labels(logits).astype(values.dtype)
 
     return made_of(of_labels, loss)

@@ -276,3 +276,10 @@ def test_a_logit_gone_wrong_is_no_small_loss(bad: float) -> None:
         assert np.isfinite(loss(masked)[0])
     counted = dataclasses.replace(masked, sampled_log_expected_count=jnp.array([[np.nan, 0.0]]))
     assert np.isnan(losses.css(counted)[0])
+
+
+def test_a_loss_of_each_label_needs_no_promotion_of_types() -> None:
+    logits, _ = make()
+    wanted = losses.css(logits) * jnp.array([2.0, 1.0, 2.0])
+    with jax.numpy_dtype_promotion("strict"):
+        np.testing.assert_allclose(losses.each_label(losses.css)(logits), wanted, rtol=1e-6)
