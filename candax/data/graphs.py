@@ -173,7 +173,8 @@ def graph(
     files = {stem: find_file(path, stem) for stem in (*_SPLITS, "triples")} if path.is_dir() else {"triples": path}
     whole, train_file, test_file = files["triples"], files.get("train"), files.get("test")
     notes: list[str] = []
-    if whole is not None and train_file is None:
+    # A part beside it belongs to a split whose other parts are missing or misnamed.
+    if whole is not None and not any(map(files.get, _SPLITS)):
         triples = [triple for _, triple in _read(whole, notes)]
         found = graph_of(name, triples, valid_share=valid_share, test_share=test_share)
         return dataclasses.replace(found, notes=tuple(notes))

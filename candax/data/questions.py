@@ -50,10 +50,13 @@ class QuestionBatches(EpochBatches[QuestionBatch]):
 
     @checked
     def __init__(self, graph: Graph, batch_size: int, seed: int) -> None:
-        if batch_size % 2:
-            raise ValueError(f"expected an even batch_size, as a triple is asked in both directions; got {batch_size}.")
         self._questions = questions_of(graph.train, graph.num_relations)
-        super().__init__(len(graph.train), batch_size // 2, seed, "triples (half the questions)")
+        if batch_size % 2 or not 2 <= batch_size <= len(self._questions):
+            raise ValueError(
+                f"expected an even batch_size from 2 to {len(self._questions)}, the number of questions: a triple is "
+                f"asked in both directions; got {batch_size}."
+            )
+        super().__init__(len(graph.train), batch_size // 2, seed, "triples")
         self.graph = graph
 
     def batch(self, epoch: int, index: int) -> QuestionBatch:

@@ -51,6 +51,10 @@ def test_missing_files_are_named(tmp_path):
         data.graph(tmp_path / "nowhere.tsv")
     with pytest.raises(ValueError, match="a file is missing"):
         data.graph(tmp_path)
+    for stem in ("triples", "test"):
+        (tmp_path / f"{stem}.tsv").write_bytes(TRIPLES)
+    with pytest.raises(ValueError, match="a file is missing"):
+        data.graph(tmp_path)  # is test.tsv a part of triples.tsv, or to be kept out of it?
     (tmp_path / "train.tsv").write_bytes(TRIPLES)
     (tmp_path / "train.txt").write_bytes(TRIPLES)
     with pytest.raises(ValueError, match=r"got train\.tsv, train\.txt"):
@@ -155,5 +159,6 @@ def test_an_epoch_asks_every_question_once():
     assert not np.array_equal(batches[6, 1].labels, asked[1].labels)
     with pytest.raises(IndexError):
         batches[0, batches.batches_per_epoch]
-    with pytest.raises(ValueError, match="batch_size from 1 to"):
-        data.QuestionBatches(graph, batch_size=10**6, seed=3)
+    for wrong in (10**6, 0, 3):
+        with pytest.raises(ValueError, match=f"batch_size from 2 to {2 * len(graph.train)}.*; got {wrong}"):
+            data.QuestionBatches(graph, batch_size=wrong, seed=3)
