@@ -7,9 +7,8 @@
 from candax.losses.contrastive import blackout, gbce, nce, negative_sampling, one_vs_all
 from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, over_all_classes
-from candax.losses.importance import importance_sampling
 from candax.losses.labels import each_label
-from candax.losses.likelihood import css, sampled_softmax, subset_softmax
+from candax.losses.likelihood import css, importance_sampling, sampled_softmax, subset_softmax
 from candax.losses.margins import arcface, cosface, with_margin
 from candax.losses.ranking import ranking
 from candax.losses.smoothing import with_smoothing
