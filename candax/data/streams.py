@@ -7,6 +7,7 @@ if that is more), and a line may have 64 MiB. Text compresses by a factor of 3 t
 import contextlib
 import importlib
 import io
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +32,13 @@ def most_bytes(path: Path) -> int:
 
 
 class _Bounded(io.RawIOBase):
-    """The output of a decompressor, up to the limit, with errors that name the file."""
+    """The output of a decompressor, up to the limit, with errors that name the file.
 
-    def __init__(self, path: Path, stream: Any, compressed: bool) -> None:
-        self._path, self._stream, self._read = path, stream, 0
+    Of ``text``, without NUL bytes: those of UTF-16, for one, would be taken for UTF-8.
+    """
+
+    def __init__(self, path: Path, stream: Any, compressed: bool, text: bool) -> None:
+        self._path, self._stream, self._read, self._text, self._line = path, stream, 0, text, 1
         self._limit = most_bytes(path) if compressed else None
 
     def readable(self) -> bool:
@@ -56,16 +60,21 @@ class _Bounded(io.RawIOBase):
                 f"{self._path}: expected it to unpack to at most {self._limit} bytes ({MOST_TIMES} times its size, or "
                 "1 GiB), got more: a damaged or hostile file. If it is as it should be, unpack it and read the result."
             )
+        if self._text:
+            if (at := piece.find(b"\0")) >= 0:
+                raise _with_nul(self._path, self._line + piece.count(b"\n", 0, at))
+            self._line += piece.count(b"\n")
         buffer[: len(piece)] = piece
         return len(piece)
 
 
 @contextlib.contextmanager
-def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
+def open_bytes(path: Path, *, text: bool = False) -> Iterator[tuple[io.BufferedReader, io.BufferedReader]]:
     """Opens a file as two streams: its bytes on disk, whose position shows the progress, and its content, unpacked.
 
     Raises:
-        ValueError: while reading, if the file is not compressed as its name says, or unpacks to more than the limit.
+        ValueError: while reading, if the file is not compressed as its name says, unpacks to more than the limit, or
+            has a NUL byte though it is ``text``.
         OSError: if it cannot be read.
     """
     module = MODULES.get(path.suffix.lower())
@@ -78,7 +87,7 @@ def open_bytes(path: Path) -> Iterator[tuple[io.BufferedReader, io.BufferedReade
                 raise ValueError(
                     f"{path}: Python {error.name} is missing: .zst needs 3.14; unpack it first."
                 ) from error
-        yield raw, io.BufferedReader(_Bounded(path, stream, module is not None), 1 << 16)
+        yield raw, io.BufferedReader(_Bounded(path, stream, module is not None, text), 1 << 16)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -95,22 +104,22 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         >>> list(read_lines(path))
         [(1, b'a b'), (2, b'c')]
     """
-    number = 0
     with open_bytes(path) as (_, stream):
-        while line := stream.readline(LONGEST_LINE + 2):
-            number += 1
-            check_line(path, number, len(line.rstrip(b"\r\n")))
-            yield number, line.rstrip(b"\r\n")
+        yield from numbered(path, stream)
 
 
-def check_line(path: Path, number: int, size: int) -> None:
-    """Refuses a line that is longer than the limit.
+def numbered(name: Path, stream: io.BufferedIOBase | IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a stream as those of ``read_lines``, for errors of the file ``name``.
 
     Raises:
-        ValueError: with file and line number.
+        ValueError: for a line that is too long; with file and line number.
     """
-    if size > LONGEST_LINE:
-        raise ValueError(f"{path}:{number}: expected lines of at most {LONGEST_LINE} bytes, got a longer one.")
+    for number in itertools.count(1):
+        if not (line := stream.readline(LONGEST_LINE + 2)):
+            return
+        if len(line := line.rstrip(b"\r\n")) > LONGEST_LINE:
+            raise ValueError(f"{name}:{number}: expected lines of at most {LONGEST_LINE} bytes, got a longer one.")
+        yield number, line
 
 
 def decode(path: Path, number: int, line: bytes) -> str:
@@ -147,24 +156,6 @@ def check_read_again(path: Path) -> None:
         raise ValueError(f"{path}: expected a file, to be read more than once, got a pipe: write it to a file first.")
 
 
-class _WithoutNul(io.RawIOBase):
-    """A stream without NUL bytes: those of UTF-16, for one, would be taken for UTF-8."""
-
-    def __init__(self, path: Path, stream: io.BufferedReader) -> None:
-        self._path, self._stream, self._line = path, stream, 1
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._stream.read1(len(buffer))
-        if (at := piece.find(b"\0")) >= 0:
-            raise _with_nul(self._path, self._line + piece.count(b"\n", 0, at))
-        self._line += piece.count(b"\n")
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[IO[str]]:
     """Opens a file as text in UTF-8, to be read piece by piece.
@@ -173,9 +164,9 @@ def open_text(path: Path) -> Iterator[IO[str]]:
         ValueError: if what is read within the block is not text, or not compressed as its name says.
         OSError: if it cannot be read.
     """
-    with open_bytes(path) as (_, stream):
+    with open_bytes(path, text=True) as (_, stream):
         try:
-            yield io.TextIOWrapper(io.BufferedReader(_WithoutNul(path, stream), 1 << 16), encoding="utf-8-sig")
+            yield io.TextIOWrapper(stream, encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             if path.is_file():
                 for _ in text_lines(path):  # which says in what line

@@ -1,10 +1,10 @@
 """Data sets of the Extreme Classification Repository (http://manikvarma.org/downloads/XC/XMLRepository.html)."""
 
+import itertools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from io import BufferedIOBase
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,13 +14,12 @@ from candax.checks import checked
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
-from candax.data.streams import MODULES, DamagedFileError, check_line, most_bytes, open_bytes
+from candax.data.streams import MODULES, DamagedFileError, most_bytes, numbered, open_bytes, read_lines
 from candax.data.xml_format import Block, Header, parse_block, parse_header
 
 READER_VERSION = 1
 _WORDS = {"train": {"train", "trn"}, "test": {"test", "tst"}}
 _CHUNK_BYTES = 1 << 22
-_MAX_HEADER_BYTES = 1000
 
 
 class Sources(NamedTuple):
@@ -110,35 +109,32 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
         ValueError: At the first fault, with file and line number.
     """
     blocks: list[Block] = []
-    line, points = 1, 0
+    number = 1
     with open_bytes(path) as (raw, stream):
+        lines = numbered(path, stream)
         try:
-            header = _header(stream.readline(_MAX_HEADER_BYTES), path)
+            header = _header(next(lines, (1, b""))[1], path)
             # An example takes at least one byte: the end of its line.
             if header.points > (most := most_bytes(path)):
                 raise ValueError(
                     f"{path}:1: expected a header of at most as many examples as the file can have bytes, {most}; got "
                     f"{header.points}"
                 )
-            line = 2
-            for text in _complete_lines(stream, path):
-                kept, extra = _split_lines(text, header.points - points)
-                if extra.strip():
-                    blank = extra[: len(extra) - len(extra.lstrip())]
-                    number = line + kept.count(b"\n") + blank.count(b"\n")
-                    raise ValueError(
-                        f"{path}:{number}: expected {header.points} examples, as the header states; got more"
-                    )
-                if kept:
-                    blocks.append(parse_block(kept, header, str(path), line))
-                    points += len(blocks[-1].label_counts)
-                line += text.count(b"\n")
+            for piece in _pieces(line for _, line in itertools.islice(lines, header.points)):
+                blocks.append(parse_block(b"\n".join([*piece, b""]), header, str(path), number + 1))
+                number += len(piece)
                 done(raw.tell())
+            for more, line in lines:
+                if line.strip():
+                    raise ValueError(
+                        f"{path}:{more}: expected {header.points} examples, as the header states; got more"
+                    )
         except DamagedFileError as error:
-            raise ValueError(f"{path}:{line}: damaged at or after this line: {error}") from error
-    if points < header.points:
+            raise ValueError(f"{path}:{number + 1}: damaged at or after this line: {error}") from error
+    if number <= header.points:
         raise ValueError(
-            f"{path}:{line}: expected {header.points} examples, as the header states; the file ends after {points}"
+            f"{path}:{number + 1}: expected {header.points} examples, as the header states; the file ends after "
+            f"{number - 1}"
         )
     return _join(blocks, header)
 
@@ -192,36 +188,23 @@ def _header(line: bytes, path: Path) -> Header:
 
 def _has_header(path: Path) -> bool:
     try:
-        with open_bytes(path) as (_, stream):
-            parse_header(stream.readline(_MAX_HEADER_BYTES))
-    except (ValueError, OSError):
+        parse_header(next(read_lines(path))[1])
+    except (ValueError, OSError, StopIteration):
         return False
     return True
 
 
-def _complete_lines(stream: BufferedIOBase, path: Path) -> Iterator[bytes]:
-    """The rest of the stream in pieces that end at the end of a line, always with a plain newline."""
-    pending: list[bytes] = []
-    size, line = 0, 2
-    while chunk := stream.read(_CHUNK_BYTES):
-        end = chunk.rfind(b"\n") + 1
-        if end:
-            yield b"".join((*pending, chunk[:end])).replace(b"\r\n", b"\n")
-            pending, size, line = [], 0, line + chunk.count(b"\n")
-        pending.append(chunk[end:])
-        size += len(chunk) - end
-        check_line(path, line, size)
-    if rest := b"".join(pending):
-        yield (rest + b"\n").replace(b"\r\n", b"\n")
-
-
-def _split_lines(text: bytes, count: int) -> tuple[bytes, bytes]:
-    """The first ``count`` lines and the others."""
-    if text.count(b"\n") <= count:
-        return text, b""
-    newlines = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
-    end = int(newlines[count - 1]) + 1 if count else 0
-    return text[:end], text[end:]
+def _pieces(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines in lists of some megabytes."""
+    piece, size = list[bytes](), 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= _CHUNK_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _join(blocks: list[Block], header: Header) -> Examples:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from jaxtyping import Float, Integer
 
-from candax.data.streams import LONGEST_LINE, check_line, decode, read_lines
+from candax.data.streams import decode, numbered, read_lines
 from candax.files import naming, replacing
 from candax.recipes.common.search import AT_A_TIME
 
@@ -100,16 +100,7 @@ def source(path: str) -> Source:
         if not Path(path).exists():
             raise ValueError(f"expected a file of inputs, or - for standard input, got {path}, which does not exist.")
         return Source(Path(path), read_lines(Path(path)))
-    return Source(Path("standard input"), _standard_lines(Path("standard input")))
-
-
-def _standard_lines(name: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    while line := sys.stdin.buffer.readline(LONGEST_LINE + 2):
-        number += 1
-        stripped = line.rstrip(b"\r\n")
-        check_line(name, number, len(stripped))
-        yield number, stripped
+    return Source(name := Path("standard input"), numbered(name, sys.stdin.buffer))
 
 
 def in_batches(items: Iterable[T]) -> Iterator[list[T]]:
