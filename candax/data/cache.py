@@ -66,6 +66,37 @@ def form_of(kind: type[T], *, mapped: bool = False) -> Form[T]:
     return Form(to_arrays, from_arrays, mapped)
 
 
+def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for split, examples in (("train", dataset.train), ("test", dataset.test)):
+        for part, matrix in (("features", examples.features), ("labels", examples.labels)):
+            arrays[f"{split}_{part}_indptr"] = matrix.indptr
+            arrays[f"{split}_{part}_indices"] = matrix.indices
+            arrays[f"{split}_{part}_shape"] = np.asarray(matrix.shape, dtype=np.int64)
+        arrays[f"{split}_features_data"] = examples.features.data
+    text = {"name": dataset.name, "feature_names": dataset.feature_names, "class_names": dataset.class_names}
+    arrays["text"] = np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)
+    return arrays
+
+
+def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
+    def matrix(name: str) -> csr_array:
+        indices = arrays[f"{name}_indices"]
+        data = arrays[f"{name}_data"] if name.endswith("features") else np.ones(len(indices), dtype=bool)
+        rows, columns = arrays[f"{name}_shape"].tolist()
+        return csr_array((data, indices, arrays[f"{name}_indptr"]), shape=(rows, columns))
+
+    def names(value: list[str] | None) -> tuple[str, ...] | None:
+        return None if value is None else tuple(value)
+
+    text = json.loads(arrays["text"].tobytes())
+    train, test = (Examples(matrix(f"{split}_features"), matrix(f"{split}_labels")) for split in ("train", "test"))
+    return Dataset(text["name"], train, test, names(text["feature_names"]), names(text["class_names"]))
+
+
+DATASET = Form(_to_arrays, _from_arrays)
+
+
 def cache_folder() -> Path:
     """Where data sets are cached: the environment variable ``CANDAX_CACHE``, else the user's cache folder.
 
@@ -79,9 +110,7 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("candax"))
 
 
-def cached(
-    name: str, identity: str, key: Mapping[str, object], build: Callable[[], T], form: Form[Any] | None = None
-) -> T:
+def cached(name: str, identity: str, key: Mapping[str, object], build: Callable[[], T], form: Form[Any] = DATASET) -> T:
     """Takes a data set from the cache, or builds it and puts it there.
 
     Args:
@@ -90,7 +119,7 @@ def cached(
         key: All that decides the content (versions, sizes and times of sources; JSON values). A cache file with another
             key is not used.
         build: Makes the data set.
-        form: The form of what ``build`` makes; None: that of a ``Dataset``.
+        form: The form of what ``build`` makes.
 
     Returns:
         The data set.
@@ -106,7 +135,6 @@ def cached(
         >>> again.name
         'tiny'
     """
-    form = DATASET if form is None else form
     digest = hashlib.blake2b(f"{name}\0{identity}".encode(), digest_size=8).hexdigest()
     # Cut, as file systems take names of up to 255 bytes, and locks and unfinished files have longer ones.
     start = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
@@ -126,14 +154,13 @@ def cached(
     return dataset
 
 
-def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -> Any:
-    """What was written into a cache file, a data set where no form is given; None if no file has this key.
+def read(path: Path, key: Mapping[str, object], form: Form[Any] = DATASET) -> Any:
+    """What was written into a cache file; None if no file has this key.
 
     Raises:
         WrongFileError: If the file is not what was written.
         OSError: If the file cannot be read.
     """
-    form = form or DATASET
     try:
         found, arrays = read_arrays(path, FORMAT, form.mapped)
         return form.from_arrays(arrays) if found == json.loads(json.dumps(key)) else None
@@ -141,7 +168,7 @@ def read(path: Path, key: Mapping[str, object], form: Form[Any] | None = None) -
         return None
 
 
-def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] | None = None) -> None:
+def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] = DATASET) -> None:
     """Writes a cache file in one step: readers see the old file, or no file, until the new one is complete on disk.
 
     Raises:
@@ -149,7 +176,7 @@ def write(path: Path, key: Mapping[str, object], dataset: Any, form: Form[Any] |
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent)
-    write_arrays(path, FORMAT, key, (form or DATASET).to_arrays(dataset))
+    write_arrays(path, FORMAT, key, form.to_arrays(dataset))
 
 
 def _found(path: Path, key: Mapping[str, object], form: Form[T]) -> T | None:
@@ -188,38 +215,6 @@ def _warn_unwritable(path: Path, error: Exception) -> None:
         f"the cache file {path} cannot be written ({error}); going on without a cache, so it is built again each time. "
         f"Set {CACHE_VARIABLE} to a folder that can be written and has space."
     )
-
-
-def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    for split, examples in (("train", dataset.train), ("test", dataset.test)):
-        for part, matrix in (("features", examples.features), ("labels", examples.labels)):
-            arrays[f"{split}_{part}_indptr"] = matrix.indptr
-            arrays[f"{split}_{part}_indices"] = matrix.indices
-            arrays[f"{split}_{part}_shape"] = np.asarray(matrix.shape, dtype=np.int64)
-        arrays[f"{split}_features_data"] = examples.features.data
-    text = {"name": dataset.name, "feature_names": dataset.feature_names, "class_names": dataset.class_names}
-    arrays["text"] = np.frombuffer(json.dumps(text).encode(), dtype=np.uint8)
-    return arrays
-
-
-def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
-    def matrix(name: str) -> csr_array:
-        indices = arrays[f"{name}_indices"]
-        data = arrays[f"{name}_data"] if name.endswith("features") else np.ones(len(indices), dtype=bool)
-        rows, columns = arrays[f"{name}_shape"].tolist()
-        return csr_array((data, indices, arrays[f"{name}_indptr"]), shape=(rows, columns))
-
-    def names(value: list[str] | None) -> tuple[str, ...] | None:
-        return None if value is None else tuple(value)
-
-    text = json.loads(arrays["text"].tobytes())
-    train, test = (Examples(matrix(f"{split}_features"), matrix(f"{split}_labels")) for split in ("train", "test"))
-    return Dataset(text["name"], train, test, names(text["feature_names"]), names(text["class_names"]))
-
-
-# The lambdas look both functions up when they are called.
-DATASET: Form[Dataset] = Form(lambda dataset: _to_arrays(dataset), lambda arrays: _from_arrays(arrays))
 
 
 @functools.cache

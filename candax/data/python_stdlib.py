@@ -4,7 +4,7 @@ One example per function or method: from its name, signature and documentation t
 """
 
 import ast
-import functools
+import contextlib
 import gc
 import hashlib
 import itertools
@@ -33,6 +33,7 @@ _TEST_ONE_IN = 10
 # "HTTPServer_2" is http, server, 2.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _MODULE = "module"
+_INVALID = (OSError, SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 T = TypeVar("T")
 
 
@@ -132,15 +133,11 @@ def files_of(dataset: Dataset) -> list[np.ndarray]:
     return np.split(np.arange(len(modules)), starts)
 
 
-def functions_of(path: Path, name: str) -> list[Function] | None:
-    """Functions and methods of a file, in its order; None if it does not parse. ``name`` is its path in the library."""
-
-    def read() -> list[Function]:
-        module = PurePosixPath(name).with_suffix("").parts
-        module = module[:-1] if module[-1] == "__init__" else module
-        return [_function(node, classes, module) for node, classes in definitions_of(_parsed(path.read_bytes()), ())]
-
-    return if_valid(read)
+def functions_of(path: Path, name: str) -> list[Function]:
+    """Functions and methods of a file, in its order. ``name`` is its path in the library."""
+    module = PurePosixPath(name).with_suffix("").parts
+    module = module[:-1] if module[-1] == "__init__" else module
+    return [_function(node, classes, module) for node, classes in definitions_of(_parsed(path.read_bytes()), ())]
 
 
 def _parsed(source: bytes) -> ast.Module:
@@ -302,18 +299,15 @@ def library_of(stdlib: str | os.PathLike[str] | None = None, *, without: Collect
 
 
 def each_file(names: Sequence[str], read: Callable[[str], T]) -> Iterator[tuple[str, T | None]]:
-    """Each name with what ``read`` returns for it, under a progress bar; None for a file that is not valid Python."""
+    """Each name with what ``read`` returns for it, under a progress bar.
+
+    None for a file that cannot be read, is not valid Python, or is too deep for the parser.
+    """
     with progress_bar("reading the standard library", len(names)) as done:
         for number, name in enumerate(names):
-            yield name, if_valid(functools.partial(read, name))
+            found = None
+            # Warnings are of odd escapes in the library's tests, and the like.
+            with warnings.catch_warnings(action="ignore"), contextlib.suppress(*_INVALID):
+                found = read(name)
+            yield name, found
             done(number + 1)
-
-
-def if_valid(read: Callable[[], T]) -> T | None:
-    """What is read from a file; None if it cannot be read, is not valid Python, or is too deep for the parser."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as odd escapes in the library's tests
-            return read()
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
-        return None

@@ -106,10 +106,10 @@ def test_a_broken_file_is_reported(own_cache: Path) -> None:
         fetch()
 
 
-def test_objects_are_not_written(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_to_arrays", lambda dataset: {"text": np.array([object()])})
+def test_objects_are_not_written(own_cache: Path) -> None:
+    form = cache.Form(lambda thing: {"text": np.array([thing])}, dict)
     with pytest.raises(ValueError, match=r"expected arrays of numbers, got \['text'\]"):
-        cache.write(own_cache / "x", KEY, random_dataset(0))
+        cache.write(own_cache / "x", KEY, object(), form)
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from data_helpers import same_dataset
 
 from candax.data import Examples, python_stdlib
-from candax.data.python_stdlib import Function, build, files_of, functions_of, is_test, library_of, words_of
+from candax.data.python_stdlib import Function, build, each_file, files_of, functions_of, is_test, library_of, words_of
 from candax.recipes.extreme.setting import without_validation
 
 SOURCE = '''
@@ -75,7 +75,6 @@ def test_words(text: str, words: str) -> None:
 def test_functions_of_a_file(tmp_path: Path) -> None:
     write(tmp_path, {"m.py": SOURCE})
     functions = functions_of(tmp_path / "m.py", "package/some_module.py")
-    assert functions is not None
     assert [function.identifiers for function in functions] == [
         {"local", "strip", "os", "path", "join"},
         {"_open_file"},
@@ -119,8 +118,8 @@ def test_packages_are_named_without_init(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"def f(:", b"def f(): '\xff'", b"\0", b"# coding: nonsense\n", b"(" * 100_000])
 def test_files_that_do_not_parse(tmp_path: Path, text: bytes) -> None:
     write(tmp_path, {"bad.py": text})
-    assert functions_of(tmp_path / "bad.py", "bad.py") is None
-    assert functions_of(tmp_path / "missing.py", "missing.py") is None
+    names = ["bad.py", "missing.py"]
+    assert list(each_file(names, lambda name: functions_of(tmp_path / name, name))) == [(name, None) for name in names]
 
 
 def fake_library(folder: Path) -> Path:
