@@ -185,51 +185,40 @@ def _gather(
     label_rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
 ) -> tuple[Batch, Int32[np.ndarray, "n 2"]]:
     """The batch, and pairs of an example and a label that was left out."""
-    features, labels = examples.features, examples.labels
-    places, mask, _, _ = _places(features, rows, max_features, lambda positions: -np.abs(features.data[positions]))
-    label_places, label_mask, left, left_places = _places(labels, rows, max_labels, label_rank)
+    features, labels = examples.features[rows], examples.labels[rows]
+    kept = _kept(features, max_features, lambda places: -np.abs(features.data[places]))
+    kept_labels = _kept(labels, max_labels, label_rank)
     batch = Batch(
-        _take(features.indices, places, mask, np.int32(-1)),
-        _take(features.data, places, mask, np.float32(0)),
-        _take(labels.indices, label_places, label_mask, np.int32(-1)),
+        _padded(features, features.indices, kept, max_features, np.int32(-1)),
+        _padded(features, features.data, kept, max_features, np.float32(0)),
+        _padded(labels, labels.indices, kept_labels, max_labels, np.int32(-1)),
     )
-    return batch, np.stack([left, labels.indices[left_places]], axis=1).astype(np.int32)
+    owners = np.repeat(np.arange(len(rows)), np.diff(labels.indptr))
+    return batch, np.stack([owners, labels.indices], axis=1)[~kept_labels].astype(np.int32)
 
 
-def _places(
-    matrix: csr_array,
-    rows: Int64[np.ndarray, " B"],
-    width: int,
-    rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray],
-) -> tuple[Int64[np.ndarray, "B width"], Bool[np.ndarray, "B width"], Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """Where the entries of some rows are stored, at most ``width`` per row: those of lowest rank, in storage order.
-
-    Then, for each entry that is left out, its position in ``rows`` and where it is stored.
-    """
-    starts = matrix.indptr[rows].astype(np.int64)
-    counts = matrix.indptr[rows + 1] - starts
-    places = starts[:, None] + np.arange(width)
-    mask = np.arange(width) < counts[:, None]
-    left = left_places = np.zeros(0, np.int64)
-    long = np.flatnonzero(counts > width)
-    if len(long):
-        # All entries of all long rows in one array; sorting is stable, so equals stay in storage order.
-        sizes = counts[long]
-        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        entries = np.repeat(starts[long], sizes) + within
-        owners = np.repeat(long, sizes)
-        by_rank = entries[np.lexsort((rank(entries), owners))]
-        places[long] = np.sort(by_rank[within < width].reshape(len(long), width), axis=1)
-        left, left_places = owners[within >= width], by_rank[within >= width]
-    return places, mask, left, left_places
+def _kept(
+    matrix: csr_array, width: int, rank: Callable[[Int64[np.ndarray, " n"]], np.ndarray]
+) -> Bool[np.ndarray, " entries"]:
+    """Which entries are among the ``width`` of lowest rank in their row; only rows with more are ranked."""
+    counts = np.diff(matrix.indptr)
+    kept = np.ones(matrix.nnz, bool)
+    places = np.flatnonzero(np.repeat(counts > width, counts))
+    if len(places):
+        owners = np.repeat(np.arange(len(counts)), counts)[places]
+        # Sorting is stable, so equals stay in storage order.
+        by_rank = places[np.lexsort((rank(places), owners))]
+        kept[by_rank[places - matrix.indptr[owners] >= width]] = False
+    return kept
 
 
-def _take(
-    values: np.ndarray, places: Int64[np.ndarray, "B width"], mask: Bool[np.ndarray, "B width"], padding: np.generic
+def _padded(
+    matrix: csr_array, values: np.ndarray, kept: Bool[np.ndarray, " entries"], width: int, padding: np.generic
 ) -> np.ndarray:
-    taken = np.full(places.shape, padding, dtype=padding.dtype)
-    taken[mask] = values[places[mask]]
-    return taken
+    """The values of the entries that are kept, row by row, with padding up to ``width``."""
+    padded = np.full((matrix.shape[0], width), padding)
+    padded[np.arange(width) < np.diff(matrix.indptr)[:, None]] = values[kept]
+    return padded
 
 
 def _width(name: str, asked: int | None, matrix: csr_array, most: int) -> int:
