@@ -1,6 +1,7 @@
 """What a word of a text is: letters, digits and underscores with the marks on them, in one spelling."""
 
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable
@@ -33,23 +34,21 @@ def words_in(text: str) -> Callable[[str], list[str]]:
         >>> words_in(text)(text)
         ['The', "cat's", 'mat', 'हिन्दी', 'भाषा']
     """
-    return (_with_marks(_WORD) if _has_marks(text) else _plain(_WORD)).findall
+    return _finder(_WORD, _has_marks(text))
 
 
 def long_words_in(text: str) -> list[str]:
     """The words of a text that have two characters or more, without apostrophes."""
-    return (_with_marks(_TWO_OR_MORE) if _has_marks(text) else _plain(_TWO_OR_MORE)).findall(text)
+    return _finder(_TWO_OR_MORE, _has_marks(text))(text)
 
 
 @functools.cache
-def _plain(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
-@functools.cache
-def _with_marks(pattern: str) -> re.Pattern[str]:
-    # A mark stands behind a letter: where none does, it begins no word.
-    return re.compile(pattern.replace(r"\w\w+", rf"\w[\w{_marks()}]+").replace(r"\w+", rf"\w[\w{_marks()}]*"))
+def _finder(pattern: str, marks: bool) -> Callable[[str], list[str]]:
+    if marks:
+        # A mark stands behind a letter: where none does, it begins no word.
+        word = rf"\w[\w{''.join(_ranges())}]"
+        pattern = pattern.replace(r"\w\w+", f"{word}+").replace(r"\w+", f"{word}*")
+    return re.compile(pattern).findall
 
 
 def _has_marks(text: str) -> bool:
@@ -65,19 +64,9 @@ def _some_mark() -> re.Pattern[str]:
 
 
 @functools.cache
-def _marks() -> str:
-    return "".join(_ranges())
-
-
-@functools.cache
 def _ranges() -> tuple[str, ...]:
     """The combining marks, as ranges of a class of characters."""
-    found: list[list[int]] = []
-    for plane in _PLANES:
-        for code in plane:
-            if unicodedata.category(chr(code))[0] == "M":
-                if found and found[-1][1] == code - 1:
-                    found[-1][1] = code
-                else:
-                    found.append([code, code])
-    return tuple(f"{chr(first)}-{chr(last)}" for first, last in found)
+    codes = [code for plane in _PLANES for code in plane if unicodedata.category(chr(code))[0] == "M"]
+    # In a run of codes each is as far from its place as the others.
+    runs = (list(run) for _, run in itertools.groupby(enumerate(codes), lambda pair: pair[1] - pair[0]))
+    return tuple(f"{chr(run[0][1])}-{chr(run[-1][1])}" for run in runs)
