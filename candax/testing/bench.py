@@ -1,5 +1,6 @@
 """A sampler on the bench: initialised, with a query, and compiled once for all laws."""
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -59,7 +60,7 @@ class Bench:
     """A sampler with what the laws ask of it; ``on`` puts the same sampler on other classes without compiling anew."""
 
     def __init__(self, factory: Any, case: Case, clock: Clock) -> None:
-        self.factory, self.case, self.clock = factory, case, clock
+        self.case, self.clock = case, clock
         self.sampler = build(factory)
         self.groups = BATCH_SIZE if case.num_groups is None else case.num_groups
         # True: sample has been compiled for all that it should ever be given, and must not be traced again.
@@ -155,17 +156,20 @@ class Bench:
 
     def at(self, classes: Classes, state: Any) -> "Bench":
         """``on`` other classes in a given state (None: that of ``init``)."""
-        other = object.__new__(Bench)
-        other.__dict__.update({name: value for name, value in self.__dict__.items() if name != "drawn"})
+        other = self._copy()
         other._place(classes, state)
         return other
 
     def at_query(self, query: Query) -> "Bench":
         """The same sampler, classes and state, asked for another batch."""
-        other = object.__new__(Bench)
-        other.__dict__.update(
-            {name: value for name, value in self.__dict__.items() if name != "drawn"} | {"query": query}
-        )
+        other = self._copy()
+        other.query = query
+        return other
+
+    def _copy(self) -> "Bench":
+        """The same in all but what has been drawn."""
+        other = copy.copy(self)
+        other.__dict__.pop("drawn", None)
         return other
 
     def updated(self) -> "Bench":

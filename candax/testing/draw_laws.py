@@ -83,13 +83,8 @@ def _no_class(wrong: np.ndarray, stated: np.ndarray, what: str) -> None:
 
 def check_padded(bench: Bench) -> None:
     """Law 2 for a batch with padding: an example without labels, whose embedding is 0."""
-    padded = bench.at(bench.classes, bench.state)
-    last = padded.query.labels.shape[0] - 1
-    padded.query = dataclasses.replace(
-        padded.query,
-        labels=padded.query.labels.at[last].set(-1),
-        embeddings=padded.query.embeddings.at[last].set(0.0),
-    )
+    labels, embeddings = bench.query.labels.at[-1].set(-1), bench.query.embeddings.at[-1].set(0.0)
+    padded = bench.at_query(dataclasses.replace(bench.query, labels=labels, embeddings=embeddings))
     # A support that follows labels or embeddings is that of this query.
     padded.resupport()
     try:

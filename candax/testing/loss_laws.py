@@ -10,9 +10,8 @@ from jaxtyping import Array
 
 from candax.base import SampledLogits
 from candax.testing.broken import Law, LawBroken
-from candax.testing.likelihood_laws import LIKELIHOOD_LAWS
+from candax.testing.likelihood_laws import LIKELIHOOD_LAWS, check_normaliser
 from candax.testing.loss_bench import PARTS, LossBench, check_all, check_close
-from candax.testing.normaliser import check_normaliser
 from candax.testing.problems import B, S, T, extreme_logits, make_logits, with_more_labels
 
 # Random extreme examples that law "finite" tries.

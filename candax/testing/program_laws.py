@@ -10,17 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Classes, Query, Sampler
-from candax.testing.bench import Bench, Case, build
+from candax.testing.bench import Bench, Case
 from candax.testing.broken import LawBroken
 from candax.testing.problems import make_query
 
 
 @runtime_checkable
 class Checked(Protocol):
-    """A bench with a sampler (or a retriever made into one) and the factory that makes it again."""
+    """A bench with a sampler, or a retriever made into one."""
 
     sampler: Sampler
-    factory: Any
     case: Case
 
 
@@ -73,8 +72,9 @@ def check_cost(bench: Checked) -> None:
     if bench.case.cost_grows:
         return
 
+    sampler = bench.sampler
+
     def scratch(num_classes: int) -> int:
-        sampler: Sampler = build(bench.factory)
         shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
         arrays = Classes(jnp.zeros((0, 4)), jnp.zeros(0), jnp.zeros(0), jnp.int32(0))
         described = (shape((num_classes, 4)), shape((num_classes,)), shape((num_classes,)), jnp.int32(num_classes))

@@ -1,5 +1,6 @@
 """The laws of retrievers, and the function that checks one of your own against them."""
 
+import copy
 import dataclasses
 import functools
 import tempfile
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from candax.base import Query, Retriever, Sampler, State
+from candax.base import Query, Retriever, State
 from candax.checks import checked
 from candax.cosines import unit
 from candax.samplers import load_index, retrieved, save_index
@@ -21,7 +22,6 @@ from candax.testing.problems import make_classes, make_query
 from candax.testing.program_laws import check_closure, check_cost
 
 _NUM_QUERIES = 8
-_OF_CLASSES = ("changed", "of_cosines")
 
 
 class RetrieverBench:
@@ -44,14 +44,11 @@ class RetrieverBench:
 
     def without_padding(self) -> "RetrieverBench":
         """The same retriever on the valid classes alone."""
-        other = object.__new__(RetrieverBench)
-        other.__dict__.update({name: value for name, value in self.__dict__.items() if name not in _OF_CLASSES})
+        other = copy.copy(self)
+        for made in ("changed", "of_cosines"):
+            other.__dict__.pop(made, None)
         other._place(dataclasses.replace(self.case, num_classes=self.case.num_valid))
         return other
-
-    def factory(self) -> Sampler:
-        """The sampler that the retriever makes."""
-        return self.sampler
 
     def search(self, state: State, query: Query, k: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Scores and ids."""

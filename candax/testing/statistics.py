@@ -5,7 +5,6 @@ fault does not wait for it: a deviation of more than 8 standard errors ends the 
 1, 2, 4, ... chunks, so that by chance alone they end a correct test about once in 10^14.
 """
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -188,8 +187,4 @@ def _name(where: np.ndarray, name_of: Any) -> str:
 
 def name_of_class(groups: bool) -> Callable[[tuple[int, ...]], str]:
     """Names of entries [num_classes], or of [groups, num_classes]."""
-    return functools.partial(_name_of_class, groups)
-
-
-def _name_of_class(groups: bool, index: tuple[int, ...]) -> str:
-    return f"class {index[1]} in group {index[0]}" if groups else f"class {index[0]}"
+    return lambda index: f"class {index[1]} in group {index[0]}" if groups else f"class {index[0]}"
