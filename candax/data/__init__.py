@@ -8,14 +8,21 @@ from candax.data.corpus import Corpus, SentenceBatch, SentenceBatches, corpus_of
 from candax.data.examples import Dataset, Examples
 from candax.data.flat import FlatBatch
 from candax.data.flattening import distance_from_uniform, flatten_labels
-from candax.data.graphs import Answers, Graph, KnownAnswers, Triple, graph, graph_of, questions_of
+from candax.data.graphs import Graph, Triple, graph, graph_of
 from candax.data.identities import Identities, IdentityBatch, IdentityBatches, Pairs
 from candax.data.interactions import Interactions, Row, interactions_of
 from candax.data.label_counts import LabelCounts, label_counts_of
 from candax.data.prefetching import prefetch
 from candax.data.python_links import python_graph, python_interactions
 from candax.data.python_stdlib import python_stdlib
-from candax.data.questions import QuestionBatch, QuestionBatches, questions_in_order
+from candax.data.questions import (
+    Answers,
+    KnownAnswers,
+    QuestionBatch,
+    QuestionBatches,
+    questions_in_order,
+    questions_of,
+)
 from candax.data.text import python_corpus, text_corpus
 from candax.data.weighting import tf_idf
 from candax.data.windows import CBOWBatch, SkipGramBatch, WindowBatches

@@ -1,16 +1,77 @@
-"""Batches of questions to a graph: (entity, relation) and the entity that answers, in both directions."""
+"""Questions to a graph, (entity, relation), and the entities that answer them, in both directions; their batches."""
 
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, Int64
 
 from candax.checks import check_positive, checked
 from candax.data.epochs import EpochBatches
-from candax.data.graphs import Graph, questions_of
+from candax.data.graphs import Graph
 from candax.files import digest_of
+
+
+class Answers(NamedTuple):
+    """Pairs (row, id): entity ``ids[p]`` is a known answer to question ``rows[p]``."""
+
+    rows: Int64[np.ndarray, " P"]
+    ids: Int32[np.ndarray, " P"]
+
+
+class KnownAnswers:
+    """All answers that a graph's three parts hold, for filtered ranks: known answers do not count as wrong ones.
+
+    A question is (entity, relation): for relations below ``num_relations`` it asks for the tails of a head, for
+    relation + num_relations for the heads of a tail.
+
+    Example:
+        >>> from candax.data.graphs import Triple, graph_of
+        >>> graph = graph_of("tiny", [Triple("cat", "is", "animal"), Triple("dog", "is", "animal")], test_share=0.0)
+        >>> known = KnownAnswers(graph)
+        >>> animal = graph.entity_names.index("animal")
+        >>> found = known(np.array([animal]), np.array([1]))  # what is an animal?
+        >>> sorted(graph.entity_names[i] for i in found.ids)
+        ['cat', 'dog']
+    """
+
+    @checked
+    def __init__(self, graph: Graph) -> None:
+        self._kinds = 2 * graph.num_relations
+        questions = questions_of(np.concatenate([graph.train, graph.valid, graph.test]), graph.num_relations)
+        keys = self._keys(questions[:, 0], questions[:, 1])
+        order = np.argsort(keys, kind="stable")
+        self._sorted, self._answers = keys[order], questions[order, 2]
+
+    def __call__(self, entities: Int32[np.ndarray, " B"] | Int64[np.ndarray, " B"], relations: np.ndarray) -> Answers:
+        """The known answers to a batch of questions."""
+        keys = self._keys(entities, relations)
+        first = np.searchsorted(self._sorted, keys, side="left")
+        sizes = np.searchsorted(self._sorted, keys, side="right") - first
+        rows = np.repeat(np.arange(len(keys)), sizes)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return Answers(rows, self._answers[first[rows] + within])
+
+    def _keys(self, entities: np.ndarray, relations: np.ndarray) -> Int64[np.ndarray, " n"]:
+        return entities.astype(np.int64) * self._kinds + relations
+
+
+@checked
+def questions_of(triples: Int32[np.ndarray, "N 3"], num_relations: int) -> Int32[np.ndarray, "two_N 3"]:
+    """(entity, relation, answer) in both directions: first for tails, then for heads (relation + num_relations).
+
+    Example:
+        >>> questions_of(np.array([[7, 0, 9]], np.int32), num_relations=1).tolist()
+        [[7, 0, 9], [9, 1, 7]]
+    """
+    if len(triples) and not 0 <= triples[:, 1].min() <= triples[:, 1].max() < num_relations:
+        raise ValueError(
+            f"expected relations from 0 to below num_relations = {num_relations}, got {triples[:, 1].min()} to "
+            f"{triples[:, 1].max()}."
+        )
+    back = triples[:, [2, 1, 0]] + np.array([0, num_relations, 0], np.int32)
+    return np.concatenate([triples, back])
 
 
 class QuestionBatch(NamedTuple):
