@@ -82,18 +82,18 @@ def _time_in(fields: Sequence[str], taken: Set[int]) -> int | None:
 
 def _parts(field: str) -> list[str]:
     """The words of a name in small letters, without a unit at the end; none where it has a digit."""
-    name, colon, kind = field.partition(":")
-    if _DIGIT.search(name) or (colon and kind.strip().lower() not in _TYPES):
-        return []
-    words = [part.lower() for part in _PARTS.findall(name)]
+    words = [part.lower() for part in _PARTS.findall(_name(field))]
     while len(words) > 1 and words[-1] in _UNITS:
         words.pop()
     return words
 
 
 def _plain(field: str) -> set[str]:
-    name, colon, kind = field.lower().partition(":")
-    if _DIGIT.search(name) or (colon and kind.strip() not in _TYPES):
-        return set()
-    letters = _NO_LETTERS.sub("", name)
+    letters = _NO_LETTERS.sub("", _name(field).lower())
     return {letters} | {letters.removesuffix(ending) for ending in ("id", "name", "s")}
+
+
+def _name(field: str) -> str:
+    """The name without a type behind a colon; nothing where it has a digit, or no type stands there."""
+    name, colon, kind = field.partition(":")
+    return "" if _DIGIT.search(name) or (colon and kind.strip().lower() not in _TYPES) else name

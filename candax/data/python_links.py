@@ -20,7 +20,6 @@ BUILDER_VERSION = 2
 _TESTS = {"test", "tests", "idle_test"}
 _NAME = "python-stdlib"
 T = TypeVar("T")
-_Visit = Callable[[ast.Module, str, set[str]], Iterator[T]]
 
 
 @checked
@@ -88,14 +87,11 @@ def python_graph(stdlib: str | os.PathLike[str] | None = None, *, min_count: int
         kept = (t for t in triples if not t.tail.startswith("name:") or uses[t.tail] >= min_count)
         return graph_of(_NAME, kept)
 
-    return cached("python-graph", library.identity, _key(library, min_count), build, form_of(Graph))
+    key = {"builder": BUILDER_VERSION, "min_count": min_count, **library.key}
+    return cached("python-graph", library.identity, key, build, form_of(Graph))
 
 
-def _key(library: Library, min_count: int) -> dict[str, object]:
-    return {"builder": BUILDER_VERSION, "min_count": min_count, **library.key}
-
-
-def _found(library: Library, visit: _Visit[T]) -> Iterator[T]:
+def _found(library: Library, visit: Callable[[ast.Module, str, set[str]], Iterator[T]]) -> Iterator[T]:
     """What ``visit`` finds in each file that parses, given its tree, its module and the names of all modules."""
     modules = {name: _module(name) for name in library.names}
     known = set(modules.values())

@@ -140,18 +140,16 @@ class WindowBatches(EpochBatches[SkipGramBatch | CBOWBatch]):
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """All that the batches depend on, as JSON values: equal identities give equal batches."""
-        return {
-            "text_digest": self.text.digest,
-            "num_words": self.text.num_words,
-            "batch_size": self.batch_size,
-            "batches_seed": self.seed,
-            "direction": self.direction,
-            "window": self.window,
-            "subsample": self.subsample,
-            "run_length": self.run_length,
-            "shard_size": self.shard_size,
-            "windows": _VERSION,
-        }
+        return self.described(
+            text_digest=self.text.digest,
+            num_words=self.text.num_words,
+            direction=self.direction,
+            window=self.window,
+            subsample=self.subsample,
+            run_length=self.run_length,
+            shard_size=self.shard_size,
+            windows=_VERSION,
+        )
 
     def _count_batches(self) -> Int64[np.ndarray, " shards"]:
         """Batches of each shard: as many as its kept words fill in every epoch, but for one epoch in millions."""

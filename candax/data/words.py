@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -128,7 +128,8 @@ def _words_in(file: IO[bytes], name: str, sentences: Iterable[Sequence[str]], mi
     """See ``words_of``. The ids are mapped, so that the file may be closed."""
     with naming(Path(tempfile.gettempdir())):
         first_ids, counts, length = _number(sentences, max_words, file)
-    kept = sorted((word for word, i in first_ids.items() if counts[i] >= min_count), key=_rank(first_ids, counts))
+    kept = [word for word, i in first_ids.items() if counts[i] >= min_count]
+    kept.sort(key=lambda word: (-counts[first_ids[word]], word))
     if len(kept) < 2:
         raise ValueError(
             f"{name}: expected two different words or more that occur at least {min_count} times, found {len(kept)} "
@@ -250,10 +251,6 @@ def _words(text: str) -> Iterator[list[str]]:
     """The words of each line."""
     text = one_spelling(text)
     return map(words_in(text), text.split("\n"))
-
-
-def _rank(ids: dict[str, int], counts: Int64[np.ndarray, " n"]) -> Any:
-    return lambda word: (-counts[ids[word]], word)
 
 
 def _number(

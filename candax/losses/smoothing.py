@@ -53,8 +53,8 @@ def with_smoothing(loss: Loss, smoothing: float) -> Loss:
 
     def loss_with_smoothing(logits: SampledLogits, **options: Any) -> Float[Array, " B"]:
         keep = negatives(logits)
-        true = mean_over_labels(jnp.where(logits.true_mask, logits.true, 0.0), logits.true_mask)
-        sampled = reduce_over_samples(jnp.where(keep, logits.sampled, 0.0), keep, "mean")
+        true = mean_over_labels(logits.true, logits.true_mask)
+        sampled = reduce_over_samples(logits.sampled, keep, "mean")
         drawn = jnp.any(keep, axis=1) & jnp.any(logits.true_mask, axis=1)
         return loss(logits, **options) + smoothing * jnp.where(drawn, true - sampled, 0.0)
 
