@@ -234,6 +234,8 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     beside = f" beside {', '.join(shapes)}" if shapes and _is_array(value) else ""
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
+    if isinstance(value, list | tuple) and name == "labels":
+        advice = " Lists become arrays by np.asarray; shorter lists of labels are filled up with -1."
     if _is_array(value) and any(getattr(of, "__name__", "") == "csr_array" for of in _members(hint)):
         advice = f" Wrap it: scipy.sparse.csr_array({name})."
     if _is_array(value) and name in ("margin", "scale"):

@@ -12,20 +12,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Loss, SampledLogits
+from candax.base import Loss, Margin, SampledLogits
 
-_INNER, _COSINES = "made_of_loss", "takes_cosines"
+_INNER, _COSINES, _MARGIN = "made_of_loss", "takes_cosines", "margin"
 
 Reduction: TypeAlias = Literal["sum", "mean"]
 
 
-def made_of(made: Loss, loss: Loss, *, of_cosines: bool = False) -> Loss:
+def made_of(made: Loss, loss: Loss, *, margin: Margin | None = None) -> Loss:
     """``made``, which is said to be made of ``loss``: what must hold for a loss must hold where it is wrapped, too.
 
-    ``of_cosines``: it takes cosines and hands logits to ``loss``.
+    ``margin``: what takes cosines and hands logits to ``loss``.
     """
     vars(made)[_INNER] = loss
-    vars(made)[_COSINES] = of_cosines or takes_cosines(loss)
+    vars(made)[_MARGIN] = margin
+    vars(made)[_COSINES] = margin is not None or takes_cosines(loss)
     return made
 
 
@@ -54,6 +55,28 @@ def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
             loss = inner
         else:
             return loss, keywords
+
+
+def parts_of(loss: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """The functions that a loss was made of, margins among them.
+
+    Example:
+        >>> from functools import partial
+        >>> import candax as cx
+        >>> loss = cx.losses.with_margin(partial(cx.losses.arcface, scale=8.0), cx.losses.css)
+        >>> cx.losses.arcface in parts_of(cx.losses.over_all_classes(loss))
+        True
+    """
+    parts: list[Callable[..., Any]] = []
+    left: list[Any] = [loss]
+    while left:
+        part = left.pop()
+        if isinstance(part, functools.partial):  # over_all_classes gives the loss as its first argument
+            left += [part.func, *part.args]
+        elif callable(part):
+            parts.append(part)
+            left += [getattr(part, _INNER, None), getattr(part, _MARGIN, None)]
+    return parts
 
 
 def widened(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -42,7 +42,7 @@ def with_margin(margin: Margin, loss: Loss) -> Loss:
     def loss_with_margin(logits: SampledLogits) -> Float[Array, " B"]:
         return loss(margin(logits))
 
-    return made_of(loss_with_margin, loss, of_cosines=True)
+    return made_of(loss_with_margin, loss, margin=margin)
 
 
 @checked

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.errors import TraceContextError
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Integer
@@ -17,7 +18,18 @@ from jaxtyping import Array, Float, Int, Integer
 from candax.base import KeyArray, SampledLogits, Sampler
 from candax.blocks import Transform
 from candax.checks import check_positive, checked
-from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
+from candax.losses import (
+    arcface,
+    cosface,
+    d_softmax,
+    d_softmax_b,
+    full_softmax,
+    over_all_classes,
+    sampled_softmax,
+    subset_softmax,
+    with_margin,
+)
+from candax.losses.common import parts_of
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
@@ -29,6 +41,8 @@ from candax.rows.lookups import record_draw
 from candax.rows.slots import settle
 from candax.rows.tables import Constant, DrawCount, Table, lagging, placement, placement_of, table_of
 from candax.samplers.sharded import sharded
+
+_OF_COSINES = (arcface, cosface, d_softmax, d_softmax_b)
 
 
 class SamplerState(nnx.Variable):
@@ -180,6 +194,13 @@ class Head(OutputLayer):
         if self.placement is not None and sampler is not None:
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
         check_sampler_and_loss(sampler, loss)  # of shards: their slots are not alike where the whole sampler's are
+        of_cosines = [one.__name__ for one in _OF_COSINES if any(one is part for part in parts_of(loss))]
+        if of_cosines and not self.normalized:
+            warnings.warn(
+                f"{of_cosines[0]} takes cosines, which this head's logits are only if its class vectors and embeddings "
+                "have length 1 already: make the head with normalized=True.",
+                stacklevel=2,
+            )
         transformed = _after(self.transform, loss)
         self._given = given
         self.sampler, self.loss_function = sampler, transformed
@@ -279,8 +300,15 @@ class Head(OutputLayer):
         )
         if not self.deterministic:
             self._warn_without_refresh()
-            record_draw(self.draws, draw)
-            self.draws.set_value(jnp.asarray(self.draws[...]) + 1)  # NumPy's arrays cannot be written to
+            try:
+                record_draw(self.draws, draw)
+                self.draws.set_value(jnp.asarray(self.draws[...]) + 1)  # NumPy's arrays cannot be written to
+            except TraceContextError as error:
+                error.add_note(
+                    "A head in training mode counts its draws, here in a transformation that was not given the head. "
+                    "Give the model as an argument to nnx.jit, nnx.vmap or candax.value_and_grad, or call head.eval()."
+                )
+                raise
         value = flat.reduce(losses, reduction)
         return (value, draw) if return_draw else value
 

@@ -89,6 +89,7 @@ def check_elementwise(transformation: optax.GradientTransformation) -> None:
                 "the whole table. Take optax.clip_by_global_norm out of its chain: clip_norm= of candax.Optimizer "
                 "clips, once over all gradients. Norms of whole arrays (clipping, lamb, lars), factored or matrix "
                 "moments (adafactor, sm3, muon), noise and apply_if_finite do. Use adam, adagrad, sgd and the like, or "
-                "what is as a dense optimizer (candax.rows.exact_adamw)."
+                "what is as a dense optimizer (candax.rows.exact_adamw), for tables alone by tables= of "
+                "candax.Optimizer, so that other parameters keep yours."
             )
     _ELEMENTWISE.add(program.digest())

@@ -1,6 +1,7 @@
 """What does not fit is an error that says what was expected, what came and what to do; no gradient is lost silently."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax.errors import TraceContextError
 
 import candax as cx
 
@@ -472,3 +474,36 @@ def test_a_key_of_the_old_form_is_refused_with_what_to_do():
     head = cx.Head(9, 2, sampler=cx.samplers.uniform(4), rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=r"a key of jax.random.key, got .* by jax.random.wrap_key_data\(key\)"):
         head.sample(jax.random.PRNGKey(0), jnp.ones((1, 2)))
+
+
+def test_a_loss_in_a_transformation_without_its_head_says_what_to_do():
+    head = cx.Head(9, 2, sampler=UNIFORM, rngs=nnx.Rngs(0))
+    with pytest.raises(TraceContextError) as raised:
+        jax.grad(lambda h: head.loss(h, np.arange(3)))(jnp.ones((3, 2)))
+    assert any("as an argument to nnx.jit" in note for note in raised.value.__notes__)
+
+
+def test_lists_for_labels_are_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"Lists become arrays by np\.asarray; .* with -1"):
+        pure_loss(labels=[[1, 2], [3]])
+
+
+WITH_ARCFACE = cx.losses.with_margin(functools.partial(cx.losses.arcface, scale=8.0), cx.losses.subset_softmax)
+OF_COSINES = {
+    "arcface": (WITH_ARCFACE, UNIFORM),
+    "arcface of each label": (cx.losses.each_label(WITH_ARCFACE), UNIFORM),
+    "arcface over all classes": (cx.losses.over_all_classes(WITH_ARCFACE), None),
+    "d_softmax": (functools.partial(cx.losses.d_softmax, scale=8.0), UNIFORM),
+}
+
+
+@pytest.mark.parametrize("case", OF_COSINES)
+def test_a_loss_of_cosines_warns_on_a_head_whose_logits_are_none(case):
+    loss, sampler = OF_COSINES[case]
+    with pytest.warns(UserWarning, match=f"{case.split()[0]} takes cosines, .* normalized=True"):
+        cx.Head(9, 2, sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cx.Head(9, 2, sampler=sampler, loss=loss, normalized=True, rngs=nnx.Rngs(0))
+        of_my_own = cx.losses.with_margin(lambda logits: logits, cx.losses.css)
+        cx.Head(9, 2, sampler=UNIFORM, loss=of_my_own, rngs=nnx.Rngs(0))
