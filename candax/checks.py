@@ -28,7 +28,7 @@ _DTYPES = {"Float": "floats", "Int": "integers", "Integer": "integers", "Bool": 
 _ADVICE = {
     "logits": " A head makes them: hand the loss over, as in cx.Head(..., loss=cx.losses.css), uncalled.",
     "gradients": " candax.value_and_grad makes them.",
-    "ids": " Lists become arrays by np.asarray.",
+    "ids": " Lists become arrays by np.asarray, and whole numbers of another type ids by array.astype(np.int32).",
     "labels": " Labels are class ids: take argmax of one-hot or probability arrays.",
     "table": " A matrix of your own goes into head.vectors[...] once the head is made; then, where the sampler has an "
     "index, head.use(head.sampler, head.loss_function) builds it of them.",
@@ -234,6 +234,10 @@ def _sentence(function: Callable[..., Any], name: str, hint: Any, arguments: Map
     beside = f" beside {', '.join(shapes)}" if shapes and _is_array(value) else ""
     uncalled = inspect.isroutine(value) and value.__module__.startswith("candax.") and name not in _ADVICE
     advice = f" It is a factory, call it: {value.__name__}(...)." if uncalled else _ADVICE.get(name, "")
+    if name == "optimizer" and named(hint) == "an Optimizer":
+        advice = " candax.Optimizer(model, tx) makes one of an optax transformation."
+    if isinstance(value, dict) and name == "batches":
+        advice = " A batch by itself goes into a list."
     if isinstance(value, list | tuple) and name == "labels":
         advice = " Lists become arrays by np.asarray; shorter lists of labels are filled up with -1."
     if _is_array(value) and any(getattr(of, "__name__", "") == "csr_array" for of in _members(hint)):

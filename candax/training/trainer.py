@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 
+from candax.checks import described
 from candax.models.head import Head, Refreshes
 from candax.models.predictions import predictions
 from candax.rows.accumulate import accumulate as join
@@ -78,17 +79,28 @@ def parts_of(batch: Any) -> tuple[Any, Any]:
     """What the model is given, and the labels.
 
     Raises:
-        ValueError: for batches without labels.
+        ValueError: for batches without labels, and labels in lists.
     """
-    if isinstance(batch, tuple | list) and not hasattr(batch, "_fields") and len(batch) == 2:
-        return batch[0], batch[1]
-    labels = field(batch, "labels")
+    is_pair = isinstance(batch, tuple | list) and not hasattr(batch, "_fields") and len(batch) == 2
+    inputs, labels = batch if is_pair else (batch, field(batch, "labels"))
     if labels is None:
+        got, advice = described(batch), "pass loss_fn(model, batch) -> loss to fit"
+        if isinstance(batch, dict):
+            got = f"a dict of {sorted(map(str, batch))}"
+        elif isinstance(batch, tuple | list):
+            got = f"a {type(batch).__name__} of {len(batch)}"
+        elif hasattr(batch, "shape"):
+            advice = "a batch by itself goes into a list, [(inputs, labels)]; of arrays, " + advice
         raise ValueError(
-            f"expected batches with labels (a key or an attribute of that name, or pairs of inputs and labels), got "
-            f"{type(batch).__name__}: pass loss_fn(model, batch) -> loss to fit."
+            "expected batches with labels (a key or an attribute of that name, or pairs of inputs and labels), got "
+            f"{got}: {advice}."
         )
-    return batch, labels
+    if isinstance(labels, tuple | list):
+        raise ValueError(
+            f"expected labels to be an array, got a {type(labels).__name__}: np.asarray makes an array of numbers in "
+            "lists, once shorter lists are filled up with -1, and np.stack(labels, axis=-1) one of arrays."
+        )
+    return inputs, labels
 
 
 class Graph:

@@ -339,8 +339,18 @@ def test_bad_batches_say_which_and_why(tmp_path):
         fit(spoil(3, name="x"))
     with pytest.raises(ValueError, match=r"batch 3 of epoch 0\['words'\]: expected integers of 32 bits"):
         fit(spoil(3, words=np.full(SIZE, 2**40)))
-    with pytest.raises(ValueError, match="expected batches with labels"):
+    with pytest.raises(ValueError, match=r"expected batches with labels .* got a dict of \['words'\]"):
         fit([{"words": a} for a, _ in pairs()])
+    with pytest.raises(ValueError, match=r"expected batches with labels .* got a tuple of 3"):
+        fit([(a, a, b) for a, b in pairs()])
+    with pytest.raises(ValueError, match=r"got an array .*: a batch by itself goes into a list"):
+        fit(pairs()[0])
+    with pytest.raises(ValueError, match=r"got {.*}.* A batch by itself goes into a list"):
+        fit(spoil(0)[0])
+    with pytest.raises(ValueError, match=r"expected labels to be an array, got a list: np\.asarray"):
+        fit(spoil(3, labels=[1] * SIZE))
+    with pytest.raises(ValueError, match=r"candax\.Optimizer\(model, tx\) makes one"):
+        fit(pairs(), make()[0], optax.sgd(0.1))
     with pytest.raises(ValueError, match="expected num_steps to be an integer >= 0, got -1"):
         fit(pairs(), num_steps=-1)
     model, optimizer = make(optax.sgd(1e38))
