@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update, pytree
 from candax.checks import check_positive, checked
 from candax.runs import starts_of_runs
 from candax.samplers.common.distinct import log_inclusion
 from candax.samplers.common.groups import count_groups
+from candax.samplers.common.schedules import built_anew
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, draw_bins, integer_thresholds, log_bin_probability
 
@@ -213,9 +214,5 @@ def bernoulli(
         log_b = log_inclusion(log_bin_probability(state.thresholds, ids), state.total_rate)
         return jnp.where(state.head[place] == ids, 0.0, log_b) + candidates.draw[:, None]
 
-    def refresh(state: State, key: KeyArray, classes: Classes) -> BernoulliState:
-        del state
-        return init(key, classes)
-
     facts = Facts(covers_all=probability is None and smoothing > 0, draw_independent=False, with_replacement=False)
-    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
+    return Sampler(init, sample, log_expected_count, no_update, built_anew(init), never, facts)

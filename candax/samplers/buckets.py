@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State, never
 from candax.checks import check_positive, checked
-from candax.samplers.common.found import EMPTY, Found, distinct, is_found
+from candax.samplers.common.found import EMPTY, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.shares import divisible
 from candax.samplers.retrieved import retrieved
@@ -73,16 +73,16 @@ def buckets(
     def sample(state: State, key: KeyArray, query: Query) -> Candidates:
         groups = count_groups(num_groups, query)
         scores, ids = retriever.search(state, _directions(key, query, groups, num_directions), k)
-        found = distinct(jnp.where(scores > -jnp.inf, ids, EMPTY).reshape(groups, -1))
-        mask = found.ids != EMPTY
-        return Candidates(jnp.where(mask, found.ids, 0), jnp.zeros(mask.shape, jnp.float32), mask, draw=tuple(found))
+        found = distinct(jnp.where(scores > -jnp.inf, ids, EMPTY).reshape(groups, -1)).ids
+        mask = found != EMPTY
+        return Candidates(jnp.where(mask, found, 0), jnp.zeros(mask.shape, jnp.float32), mask, draw=found)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state
-        labels = jnp.where(query.labels >= 0, query.labels, EMPTY).reshape(ids.shape[0], -1)
-        known = is_found(Found(*candidates.draw), ids) | is_found(distinct(labels), ids)
+        labels = or_empty(query.labels).reshape(ids.shape[0], -1)
+        known = is_found(candidates.draw, ids) | is_found(jnp.sort(labels, axis=1), ids)
         return jnp.where(known, jnp.float32(0), -jnp.inf)
 
     facts = Facts(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, no_update
 from candax.checks import checked
+from candax.samplers.common.found import EMPTY, is_found
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
 
@@ -42,10 +43,6 @@ def _law_over(parts: Sequence[Sampler]) -> Literal["draw", "index", "batch"]:
     """What the expectation of the one law runs over for all parts together: the widest of theirs."""
     over = {part.facts.law_over for part in parts}
     return "batch" if "batch" in over else "index" if "index" in over else "draw"
-
-
-def _of_batch(parts: Sequence[Sampler]) -> bool:
-    return any(part.facts.of_batch for part in parts)
 
 
 def _tells_labels(parts: Sequence[Sampler]) -> bool:
@@ -131,16 +128,14 @@ def mixture(parts: Sequence[Sampler]) -> Sampler:
         with_replacement=len(parts) > 1 or parts[0].facts.with_replacement,
         exact=all(part.facts.exact for part in parts) and not _tells_labels(parts),
         law_over=_law_over(parts),
-        of_batch=_of_batch(parts),
+        of_batch=any(part.facts.of_batch for part in parts),
     )
     return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
 
 
-def _members(candidates: Candidates, ids: Int[Array, "G n"], num_classes: int) -> Bool[Array, "G n"]:
+def _members(candidates: Candidates, ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
     """Which ids are in the candidate set of their group."""
-    ordered = jnp.sort(jnp.where(candidates.mask, candidates.ids, num_classes), axis=1)
-    place = jnp.minimum(jax.vmap(jnp.searchsorted)(ordered, ids), ordered.shape[1] - 1)
-    return jnp.take_along_axis(ordered, place, axis=1) == ids
+    return is_found(jnp.sort(jnp.where(candidates.mask, candidates.ids, EMPTY), axis=1), ids)
 
 
 def _spread(candidates: Candidates, groups: int) -> tuple[Int[Array, "G S"], Bool[Array, "G S"]]:
@@ -210,7 +205,7 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         head_ids, head_mask = _spread(chosen, groups)
         tail_ids, tail_mask = _spread(drawn, groups)
         chosen = Candidates(head_ids, jnp.zeros(head_ids.shape), head_mask)
-        outside = ~_members(chosen, tail_ids, query.classes.num_classes)
+        outside = ~_members(chosen, tail_ids)
         ids = jnp.concatenate([head_ids, tail_ids], axis=1)
         mask = jnp.concatenate([head_mask, tail_mask & outside], axis=1)
         union = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=(chosen, drawn))
@@ -223,7 +218,7 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         chosen, drawn = candidates.draw
         of_tail = ids.reshape(drawn.ids.shape[0], -1)
         counts = tail.log_expected_count(states[1], drawn, of_tail, query).reshape(ids.shape)
-        return jnp.where(_members(chosen, ids, query.classes.num_classes), 0.0, counts)
+        return jnp.where(_members(chosen, ids), 0.0, counts)
 
     facts = Facts(
         covers_all=tail.facts.covers_all,
@@ -231,7 +226,7 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         with_replacement=tail.facts.with_replacement,
         exact=tail.facts.exact and not _tells_labels((head, tail)),
         law_over=_law_over((head, tail)),
-        of_batch=_of_batch((head, tail)),
+        of_batch=head.facts.of_batch or tail.facts.of_batch,
     )
     return Sampler(init, sample, log_expected_count, update, refresh, schedule, facts)
 

@@ -138,7 +138,7 @@ def grouped(
     ) -> Float[Array, "G n"]:
         del state
         found, log_fill = candidates.draw
-        counts = jnp.where(is_found(Found(*found), ids), 0.0, log_fill[:, None])
+        counts = jnp.where(is_found(found.ids, ids), 0.0, log_fill[:, None])
         return jnp.where(ids < query.classes.num_valid, counts, -jnp.inf)
 
     facts = Facts(

@@ -5,9 +5,10 @@ import warnings
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.checks import check_positive, checked
 from candax.samplers.common.groups import count_groups
+from candax.samplers.common.schedules import built_anew
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts
 
@@ -100,9 +101,5 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         number = candidates.draw.astype(jnp.float32)
         return state[ids] + jnp.where(number > 0, jnp.log(jnp.maximum(number, 1)), -jnp.inf)[:, None]
 
-    def refresh(state: State, key: KeyArray, classes: Classes) -> Array:
-        del state
-        return init(key, classes)
-
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=True, law_over="batch")
-    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
+    return Sampler(init, sample, log_expected_count, no_update, built_anew(init), never, facts)

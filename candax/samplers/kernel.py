@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
 from candax.runs import starts_of_runs
-from candax.samplers.combinators import every
 from candax.samplers.common.features import positive, quadratic
 from candax.samplers.common.groups import count_groups, mean_of_groups
-from candax.samplers.common.schedules import exponential_schedule
+from candax.samplers.common.schedules import built_anew, schedule_of
 from candax.samplers.common.scoring import SCRATCH
 from candax.samplers.common.shares import divisible
 
@@ -245,13 +244,8 @@ def kernel(
         sums, _ = jax.lax.fori_loop(0, depth, up, (sums, node))
         return KernelTree(state.projection, state.tables, projected, sums, state.num_valid)
 
-    def refresh(state: KernelTree, key: KeyArray, classes: Classes) -> KernelTree:
-        del state
-        return build(key, classes)
-
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
-    alone = Sampler(build, sample, log_expected_count, update, refresh, never, facts)
-    return every(alone, exponential_schedule() if schedule is None else schedule)
+    return Sampler(build, sample, log_expected_count, update, built_anew(build), schedule_of(schedule), facts)
 
 
 def _right(key: KeyArray, left: Float[Array, "..."], right: Float[Array, "..."]) -> Int[Array, "..."]:

@@ -23,9 +23,9 @@ from candax.base import (
 )
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive, checked
-from candax.samplers.common.found import EMPTY, Found, distinct, is_found, or_empty
+from candax.samplers.common.found import EMPTY, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups
-from candax.samplers.common.schedules import schedule_of
+from candax.samplers.common.schedules import built_anew, schedule_of
 from candax.samplers.common.scoring import best_of
 from candax.samplers.common.shares import divisible
 
@@ -61,11 +61,6 @@ class _Neighbours(NamedTuple):
         graph = jax.lax.map(lambda some: self.nearest(classes, some), ids)
         return graph.reshape(-1, self.num_neighbours)[: classes.num_classes]
 
-    def refresh(self, state: State, key: KeyArray, classes: Classes) -> State:
-        """The graph of the present classes."""
-        del state
-        return self.build(key, classes)
-
     def found(self, state: State, query: Query) -> Int[Array, "B n"]:
         """The labels of each example and their neighbours, with repeats; -1 where there is none."""
         labels = query.labels.reshape(-1)
@@ -76,8 +71,7 @@ class _Neighbours(NamedTuple):
 
     def search(self, state: State, query: Query, k: int) -> tuple[Array, Array]:
         """The k of largest logit among the labels and their neighbours."""
-        ids = distinct(or_empty(self.found(state, query))).ids
-        return best_of(query, jnp.where(ids == EMPTY, -1, ids), k)
+        return best_of(query, distinct(or_empty(self.found(state, query))).ids, k)
 
 
 @checked
@@ -108,7 +102,7 @@ def label_index(num_neighbours: int, *, from_graph: bool = True, block_size: int
     check_positive("num_neighbours", num_neighbours)
     check_positive("block_size", block_size)
     index = _Neighbours(num_neighbours, from_graph, block_size)
-    return Retriever(index.build, index.search, no_follow, index.refresh, "labels")
+    return Retriever(index.build, index.search, no_follow, built_anew(index.build), "labels")
 
 
 @checked
@@ -168,15 +162,15 @@ def knn_label(
         del key
         # No order is needed here, so nothing is scored.
         ids = distinct(or_empty(index.found(state, query)).reshape(count_groups(num_groups, query), -1)).ids
-        return Candidates(jnp.where(ids == EMPTY, 0, ids), jnp.zeros(ids.shape, jnp.float32), ids != EMPTY)
+        return Candidates(jnp.where(ids == EMPTY, 0, ids), jnp.zeros(ids.shape, jnp.float32), ids != EMPTY, draw=ids)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del state, query
-        held = jnp.sort(jnp.where(candidates.mask, candidates.ids, EMPTY), axis=1)
-        known = is_found(Found(held, jnp.sum(candidates.mask, axis=1, dtype=jnp.int32)), ids)
-        return jnp.where(known, jnp.float32(0), -jnp.inf)
+        return jnp.where(is_found(candidates.draw, ids), jnp.float32(0), -jnp.inf)
 
     facts = Facts(covers_all=False, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
-    return Sampler(index.build, sample, log_expected_count, no_update, index.refresh, schedule_of(schedule), facts)
+    return Sampler(
+        index.build, sample, log_expected_count, no_update, built_anew(index.build), schedule_of(schedule), facts
+    )

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
-from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
 from candax.samplers.common.groups import count_groups, mean_of_groups
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
-from candax.samplers.common.schedules import exponential_schedule
+from candax.samplers.common.schedules import built_anew, schedule_of
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
 
@@ -141,7 +140,7 @@ def learned_clusters(
 
     def init(key: KeyArray, classes: Classes) -> Generator:
         if classes.counts is not None:
-            check_counts(classes.counts, "learned_clusters", may_be_zero=smoothing > 0)
+            check_counts(classes.counts, "learned_clusters", may_be_zero=True)
         return build(key, classes)
 
     def logits(params: PyTree, clusters: Clusters, embeddings: Float[Array, "B dim"]) -> Float[Array, "B clusters"]:
@@ -185,10 +184,5 @@ def learned_clusters(
         params, optimizer = jax.tree.map(lambda new, old: jnp.where(told, new, old), new, old)
         return Generator(state.clusters, params, optimizer, state.num_valid)
 
-    def refresh(state: Generator, key: KeyArray, classes: Classes) -> Generator:
-        del state
-        return build(key, classes)
-
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
-    alone = Sampler(init, sample, log_expected_count, update, refresh, never, facts)
-    return every(alone, exponential_schedule() if schedule is None else schedule)
+    return Sampler(init, sample, log_expected_count, update, built_anew(build), schedule_of(schedule), facts)

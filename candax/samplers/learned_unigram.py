@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, pytree
 from candax.checks import check_positive, checked
 from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import random_below
@@ -20,12 +21,11 @@ from candax.samplers.common.thresholds import random_below
 _SHARE_UNITS = 1 << 20
 # Without decay the memory stands for at most so many labels, then forgets at that rate: the counter stays in int32.
 _LONGEST = 1 << 30
-_UNUSED = 2**31 - 1
 
 
 @pytree
 class LabelMemory:
-    """Labels in rising order (unused slots last, as ``_UNUSED``), how many were seen, and the number of classes."""
+    """Labels in rising order (unused slots last, as ``EMPTY``), how many were seen, and the number of classes."""
 
     slots: Int[Array, " memory"]
     seen: Int[Array, ""]
@@ -110,7 +110,7 @@ def learned_unigram(
 
     def init(key: KeyArray, classes: Classes) -> LabelMemory:
         del key
-        return LabelMemory(jnp.full(memory, _UNUSED, jnp.int32), jnp.int32(0), classes.num_valid.astype(jnp.int32))
+        return LabelMemory(jnp.full(memory, EMPTY, jnp.int32), jnp.int32(0), classes.num_valid.astype(jnp.int32))
 
     def sample(state: LabelMemory, key: KeyArray, query: Query) -> Candidates:
         shape = (count_groups(num_groups, query), num_sampled)
@@ -154,7 +154,7 @@ def learned_unigram(
         kept = state.slots[jnp.where(place < left, place, place % jnp.maximum(left, 1))]
         used = (place < state.seen) & (left > 0)
         seen = jnp.where(left > 0, state.seen, 0)
-        return LabelMemory(jnp.sort(jnp.where(used, kept, _UNUSED)), seen, classes.num_valid.astype(jnp.int32))
+        return LabelMemory(jnp.sort(jnp.where(used, kept, EMPTY)), seen, classes.num_valid.astype(jnp.int32))
 
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True)
     return Sampler(init, sample, log_expected_count, update, refresh, never, facts)

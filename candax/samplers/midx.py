@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update, pytree
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, no_update, pytree
 from candax.blocks import DEFAULT_BLOCK_SIZE, Block, walk
 from candax.checks import check_positive, checked
 from candax.cosines import as_scored
-from candax.samplers.combinators import every
 from candax.samplers.common.clusters import Clusters, arrange, draw_classes, frequencies, log_share, mass
 from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
-from candax.samplers.common.schedules import exponential_schedule
+from candax.samplers.common.schedules import built_anew, schedule_of
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
 
@@ -114,13 +113,10 @@ def midx(
         AutoEncoder with Inverted Multi-Index for Collaborative Filtering (WWW 2022); "MIDX-uni" is power 0,
         "MIDX-pop" a power above 0. The mean over a group is ours.
     """
-    for name, value in (
-        ("num_sampled", num_sampled),
-        ("num_codewords", num_codewords),
-        ("num_iterations", num_iterations),
-        ("points_per_codeword", points_per_codeword),
-    ):
-        check_positive(name, value)
+    check_positive("num_sampled", num_sampled)
+    check_positive("num_codewords", num_codewords)
+    check_positive("num_iterations", num_iterations)
+    check_positive("points_per_codeword", points_per_codeword)
     check_positive("num_groups", num_groups, optional=True)
     for name, real in (("power", power), ("smoothing", smoothing), ("scale", scale)):
         if not (real >= 0 if name == "power" else real > 0):
@@ -175,7 +171,7 @@ def midx(
 
     def init(key: KeyArray, classes: Classes) -> MultiIndex:
         if power > 0:
-            check_counts(classes.counts, "midx", may_be_zero=smoothing > 0)
+            check_counts(classes.counts, "midx", may_be_zero=True)
         return build(key, classes)
 
     def sample(state: MultiIndex, key: KeyArray, query: Query) -> Candidates:
@@ -196,13 +192,8 @@ def midx(
         count = jnp.log(num_sampled) + log_share(state.cells, thresholds, ids)
         return jnp.where(ids < state.num_valid, count, -jnp.inf)
 
-    def refresh(state: MultiIndex, key: KeyArray, classes: Classes) -> MultiIndex:
-        del state
-        return build(key, classes)
-
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=True, alike=True, of_batch=num_groups == 1)
-    alone = Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
-    return every(alone, exponential_schedule() if schedule is None else schedule)
+    return Sampler(init, sample, log_expected_count, no_update, built_anew(build), schedule_of(schedule), facts)
 
 
 def _with_bias(rows: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -> Float[Array, "n width"]:

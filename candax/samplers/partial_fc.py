@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update
+from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.checks import check_positive, checked
 from candax.samplers.common.found import EMPTY, Found, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups
@@ -62,7 +62,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
         positives = distinct(or_empty(query.labels).reshape(count_groups(num_groups, query), -1))
         # Of S distinct uniform classes at least S - P are not labels, and the first S - P of these are a uniform draw.
         drawn = fill.sample(state, key_fill, query)
-        is_free = drawn.mask & ~is_found(positives, drawn.ids)
+        is_free = drawn.mask & ~is_found(positives.ids, drawn.ids)
         ids, mask = jax.vmap(_join)(_kept(key_positives, positives, num_sampled), drawn.ids, is_free)
         joined = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=positives)
         counts = log_expected_count(state, joined, ids, query)
@@ -72,22 +72,16 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
         state: StaticState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         del query
-        positives, num_valid = Found(*candidates.draw), state.table
+        positives, num_valid = candidates.draw, state.table
         number = positives.number.astype(jnp.float32)
         of_label = jnp.log(jnp.minimum(num_sampled / jnp.maximum(number, 1), 1))
         share = (num_sampled - number) / jnp.maximum(num_valid - number, 1)
         of_other = jnp.where(share > 0, jnp.log(jnp.clip(share, jnp.finfo(jnp.float32).tiny, 1)), -jnp.inf)
-        counts = jnp.where(is_found(positives, ids), of_label[:, None], of_other[:, None])
+        counts = jnp.where(is_found(positives.ids, ids), of_label[:, None], of_other[:, None])
         return jnp.where(ids < num_valid, counts, -jnp.inf)
 
-    def init(key: KeyArray, classes: Classes) -> State:
-        return fill.init(key, classes)
-
-    def refresh(state: State, key: KeyArray, classes: Classes) -> State:
-        return fill.refresh(state, key, classes)
-
     facts = Facts(covers_all=True, draw_independent=True, with_replacement=False, of_batch=num_groups == 1)
-    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
+    return Sampler(fill.init, sample, log_expected_count, no_update, fill.refresh, never, facts)
 
 
 def _kept(key: KeyArray, positives: Found, num_sampled: int) -> Int[Array, "G K"]:

@@ -6,18 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from candax.base import (
-    Candidates,
-    Facts,
-    KeyArray,
-    Query,
-    Retriever,
-    Sampler,
-    State,
-    never,
-    no_follow,
-    no_update,
-)
+from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State, never, no_follow, no_update
 from candax.checks import check_positive, checked
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible

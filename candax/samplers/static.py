@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, State, never, no_update, pytree
+from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update, pytree
 from candax.checks import check_positive, checked
 from candax.samplers.common.distinct import RACE_FACTOR, Distinct, log_inclusion, race, stream
 from candax.samplers.common.groups import count_groups
+from candax.samplers.common.schedules import built_anew
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import (
     check_counts,
@@ -92,20 +93,18 @@ def static_sampler(
 
     def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:
         groups = count_groups(num_groups, query)
+        draw: Any = ()
         if replacement:
             ids = distribution.draw(state.table, key, (groups, num_sampled))
-            drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), jnp.ones(ids.shape, bool))
+            mask = jnp.ones(ids.shape, bool)
         else:
-            num_classes = query.classes.num_classes
             keys = jax.random.split(key, groups)
-            distinct = jax.vmap(lambda key: draw_distinct(state, key, num_classes))(keys)
-            drawn = Candidates(
-                distinct.ids, jnp.zeros(distinct.ids.shape, jnp.float32), distinct.mask, draw=distinct.tau
-            )
-        counts = log_expected_count(state, drawn, drawn.ids, query)
+            ids, mask, draw = jax.vmap(lambda key: draw_distinct(state, key, query.classes.num_classes))(keys)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw)
+        counts = log_expected_count(state, drawn, ids, query)
         # Where no class has a count, which a compiled init cannot refuse, nothing is drawn.
-        mask = drawn.mask & (counts > -jnp.inf)
-        return Candidates(jnp.where(mask, drawn.ids, 0), jnp.where(mask, counts, 0.0), mask, drawn.draw)
+        mask = mask & (counts > -jnp.inf)
+        return Candidates(jnp.where(mask, ids, 0), jnp.where(mask, counts, 0.0), mask, draw)
 
     def log_expected_count(
         state: StaticState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -118,17 +117,13 @@ def static_sampler(
             return jnp.where(log_prob > -jnp.inf, jnp.minimum(log_prob + jnp.log(num_sampled), 0.0), -jnp.inf)
         return log_inclusion(log_prob, candidates.draw[:, None])
 
-    def refresh(state: State, key: KeyArray, classes: Classes) -> StaticState:
-        del state
-        return init(key, classes)
-
     facts = Facts(
         covers_all=distribution.covers_all,
         draw_independent=replacement or distribution.equal,
         with_replacement=replacement,
         alike=replacement,
     )
-    return Sampler(init, sample, log_expected_count, no_update, refresh, never, facts)
+    return Sampler(init, sample, log_expected_count, no_update, built_anew(init), never, facts)
 
 
 @checked

@@ -144,9 +144,9 @@ def thin_and_fill(key: KeyArray, found: Found, num_slots: int, num_fill: int, nu
     return Filled(jnp.where(mask, ids, 0), mask, kept.log_kept, log_fill)
 
 
-def is_found(found: Found, ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
-    """Which ids are among those found in their group."""
-    if not found.ids.shape[1]:
+def is_found(found: Int[Array, "G W"], ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:
+    """Which ids are among those found in their group, which are in rising order."""
+    if not found.shape[1]:
         return jnp.zeros(ids.shape, bool)
-    place = jax.vmap(jnp.searchsorted)(found.ids, ids)
-    return jnp.take_along_axis(found.ids, jnp.minimum(place, found.ids.shape[1] - 1), axis=1) == ids
+    place = jax.vmap(jnp.searchsorted)(found, ids)
+    return jnp.take_along_axis(found, jnp.minimum(place, found.shape[1] - 1), axis=1) == ids

@@ -104,12 +104,9 @@ def kmeans(
     Source: Dhillon and Modha, Concept Decompositions for Large Sparse Text Data Using Clustering (2001); the start:
         Arthur and Vassilvitskii, k-means++: The Advantages of Careful Seeding (2007).
     """
-    for name, value in (
-        ("num_centers", num_centers),
-        ("num_iterations", num_iterations),
-        ("points_per_center", points_per_center),
-    ):
-        check_positive(name, value)
+    check_positive("num_centers", num_centers)
+    check_positive("num_iterations", num_iterations)
+    check_positive("points_per_center", points_per_center)
     if isinstance(start, str) and start not in ("k-means++", "sampled"):
         raise ValueError(f'expected start "k-means++", "sampled" or an array of centres, got {start!r}.')
     key_start, key_iterate = jax.random.split(key)

@@ -1,13 +1,26 @@
-"""When a training loop refreshes a sampler: numbers of steps and functions of the step."""
+"""When a training loop refreshes a sampler, by numbers of steps or functions of the step; and how nearly all do."""
 
 from collections.abc import Callable
 
 from candax.alike import made_once
+from candax.base import Classes, KeyArray, State
 from candax.checks import check_positive, checked
 
 
-def schedule_of(schedule: int | Callable[[int], bool]) -> Callable[[int], bool]:
+def built_anew(build: Callable[[KeyArray, Classes], State]) -> Callable[[State, KeyArray, Classes], State]:
+    """The ``refresh`` of a sampler or retriever that keeps nothing of its state."""
+
+    def refresh(state: State, key: KeyArray, classes: Classes) -> State:
+        del state
+        return build(key, classes)
+
+    return refresh
+
+
+def schedule_of(schedule: int | Callable[[int], bool] | None) -> Callable[[int], bool]:
     """The function of the step: n is due before steps n, 2n, 3n ..., not before step 0, for which the state is new.
+
+    None stands for ``exponential_schedule()``.
 
     Raises:
         ValueError: if ``schedule`` is a number but not a positive integer.
@@ -18,6 +31,8 @@ def schedule_of(schedule: int | Callable[[int], bool]) -> Callable[[int], bool]:
     """
     if callable(schedule):
         return schedule
+    if schedule is None:
+        return exponential_schedule()
     check_positive("schedule (a number of steps)", schedule)
     return lambda step: step > 0 and step % schedule == 0
 

@@ -1,7 +1,7 @@
 """LSH samplers: candidates near the input's embedding or near the true class, found by hashing."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Sampler, never, no_update
 from candax.checks import check_positive, checked
-from candax.samplers.common.found import Found, distinct, is_found, thin, thin_and_fill
+from candax.samplers.common.found import distinct, is_found, thin, thin_and_fill
 from candax.samplers.common.keys import Near
 from candax.samplers.common.schedules import schedule_of
 from candax.samplers.common.shares import divisible
@@ -144,19 +144,17 @@ def lsh(
         found = distinct(entries.ids)
         if fill is not None:
             assert budget is not None
-            filled = thin_and_fill(key_choose, found, budget, kept_for_fill, state.num_valid)
-            drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape, jnp.float32), filled.mask, (found, *filled[2:]))
+            ids, mask, *logs = thin_and_fill(key_choose, found, budget, kept_for_fill, state.num_valid)
+            draw: Any = (found, *logs)
         elif budget is None:
-            ids = found.ids[:, : query.classes.num_classes]
-            mask = ids < query.classes.num_classes
-            draw = (entries.num_tables, entries.share, jnp.zeros(ids.shape[0]))
-            drawn = Candidates(jnp.where(mask, ids, 0), jnp.zeros(ids.shape, jnp.float32), mask, draw)
+            held = found.ids[:, : query.classes.num_classes]
+            mask = held < query.classes.num_classes
+            ids, draw = jnp.where(mask, held, 0), (entries.num_tables, entries.share, jnp.zeros(held.shape[0]))
         else:
-            chosen = thin(key_choose, found, budget)
-            draw = (entries.num_tables, entries.share, chosen.log_kept)
-            drawn = Candidates(chosen.ids, jnp.zeros(chosen.ids.shape, jnp.float32), chosen.mask, draw)
-        counts = log_expected_count(state, drawn, drawn.ids, query)
-        return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
+            ids, mask, log_kept = thin(key_choose, found, budget)
+            draw = (entries.num_tables, entries.share, log_kept)
+        counts = log_expected_count(state, Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw), ids, query)
+        return Candidates(ids, jnp.where(mask, counts, 0.0), mask, draw)
 
     def log_expected_count(
         state: LSHState, candidates: Candidates, ids: Int[Array, "G n"], query: Query
@@ -164,7 +162,7 @@ def lsh(
         valid = ids < state.num_valid
         if fill is not None:
             found, log_kept, log_fill = candidates.draw
-            counts = jnp.where(is_found(Found(*found), ids), log_kept[:, None], log_fill[:, None])
+            counts = jnp.where(is_found(found.ids, ids), log_kept[:, None], log_fill[:, None])
             return jnp.where(valid, counts, -jnp.inf)
         tables, share, log_kept = candidates.draw
         queries = index.queries(state, query, num_groups)

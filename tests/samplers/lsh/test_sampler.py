@@ -248,7 +248,7 @@ def test_distinct_numbers_are_equally_likely():
 def test_thinning_and_filling():
     found = distinct(jnp.array([[9, 2, 9, 5, EMPTY, 2], [1, 2, 3, 4, 5, 6]]))
     assert found.number.tolist() == [3, 6]
-    np.testing.assert_array_equal(is_found(found, jnp.array([[2, 3], [6, 9]])), [[True, False], [True, False]])
+    np.testing.assert_array_equal(is_found(found.ids, jnp.array([[2, 3], [6, 9]])), [[True, False], [True, False]])
     chosen = thin(jax.random.key(0), found, 4)
     assert set(chosen.ids[0][chosen.mask[0]].tolist()) == {2, 5, 9}
     np.testing.assert_allclose(chosen.log_kept, np.log([1, 4 / 6]), rtol=1e-6)
