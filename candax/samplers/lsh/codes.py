@@ -107,38 +107,6 @@ def fold(
     return mix(codes ^ salts) & jnp.uint32(num_buckets - 1)
 
 
-def log_inclusion_of_one_table(
-    log_p: Float[Array, "..."], num_hashes: int, num_bits: int, num_buckets: int
-) -> Float[Array, "..."]:
-    """log(p^K), or log(p^K + (1 - p^K) / M) where codes are folded into M buckets: two vectors share a bucket."""
-    log_both = num_hashes * log_p
-    if num_buckets >= 1 << (num_hashes * num_bits):
-        return log_both
-    both = jnp.exp(log_both)
-    return jnp.log(both + (1 - both) / num_buckets)
-
-
-def by_blocks(
-    function: Callable[[Float[Array, "n dim"], Int[Array, ""]], UInt32[Array, "n tables"]],
-    vectors: Float[Array, "rows dim"],
-    into: UInt32[Array, "rows tables"],
-    scratch: int,
-) -> UInt32[Array, "rows tables"]:
-    """Writes ``function(rows, id of the first)`` of blocks of rows into ``into``; uses ``scratch`` numbers per row."""
-    rows = vectors.shape[0]
-    block = min(max(1, _SCRATCH // max(scratch, 1)), rows)
-
-    def of_block(i: Array, into: UInt32[Array, "rows tables"]) -> UInt32[Array, "rows tables"]:
-        # The last block moves back instead of running over the end.
-        start = jnp.minimum(i * block, rows - block).astype(jnp.int32)
-        found = function(jax.lax.dynamic_slice_in_dim(vectors, start, block), start)
-        return jax.lax.dynamic_update_slice_in_dim(into, found, start, axis=0)
-
-    if block == rows:
-        return function(vectors, jnp.int32(0))
-    return jax.lax.fori_loop(0, -(-rows // block), of_block, into)
-
-
 class BucketHash(NamedTuple):
     """Random parameters of K x L functions and the salts of L tables."""
 
@@ -182,23 +150,32 @@ class Hasher(NamedTuple):
 
         ``prepare(rows, id of the first)`` returns the vectors to be hashed for a block of rows.
         """
+        rows, dim = vectors.shape
+        scratch = self.family.scratch(dim, self.num_hashes * self.num_tables)
+        block = min(max(1, _SCRATCH // max(scratch, 1)), rows)
 
-        def of_block(vectors: Float[Array, "n dim"], start: Int[Array, ""]) -> UInt32[Array, "n tables"]:
-            vectors = vectors if prepare is None else prepare(vectors, start)
-            values = self.family.values(parameters.functions, vectors)
-            values = values.reshape(vectors.shape[0], self.num_tables, self.num_hashes)
-            codes = pack(values, self.family.num_bits)
+        def of_block(i: Array, into: UInt32[Array, "n tables"]) -> UInt32[Array, "n tables"]:
+            # The last block moves back instead of running over the end.
+            start = jnp.minimum(i * block, rows - block).astype(jnp.int32)
+            some = jax.lax.dynamic_slice_in_dim(vectors, start, block)
+            values = self.family.values(parameters.functions, some if prepare is None else prepare(some, start))
+            codes = pack(values.reshape(block, self.num_tables, self.num_hashes), self.family.num_bits)
             codes = fold(codes, parameters.salts, self.num_bits, self.num_buckets)
-            valid = start + jnp.arange(vectors.shape[0]) < num_valid
-            return jnp.where(valid[:, None], codes, jnp.uint32(self.num_buckets))
+            valid = start + jnp.arange(block) < num_valid
+            codes = jnp.where(valid[:, None], codes, jnp.uint32(self.num_buckets))
+            return jax.lax.dynamic_update_slice_in_dim(into, codes, start, axis=0)
 
-        functions = self.num_hashes * self.num_tables
-        return by_blocks(of_block, vectors, into, self.family.scratch(vectors.shape[1], functions))
+        if block == rows:
+            return of_block(jnp.int32(0), into)
+        return jax.lax.fori_loop(0, -(-rows // block), of_block, into)
 
     def log_same_bucket(self, x: Float[Array, "*g Q dim"], y: Float[Array, "*g n dim"]) -> Float[Array, "*g Q n"]:
-        """Log of the probability that two vectors share the bucket of one table."""
-        log_p = self.family.log_collision(x, y)
-        return log_inclusion_of_one_table(log_p, self.num_hashes, self.family.num_bits, self.num_buckets)
+        """log(p^K), or log(p^K + (1 - p^K) / M) where codes are folded: two vectors share a bucket of one table."""
+        log_both = self.num_hashes * self.family.log_collision(x, y)
+        if self.num_buckets >= 1 << self.num_bits:
+            return log_both
+        both = jnp.exp(log_both)
+        return jnp.log(both + (1 - both) / self.num_buckets)
 
 
 def log_not_found(

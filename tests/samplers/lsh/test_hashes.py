@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.samplers.lsh.codes import Hasher, by_blocks, fold, log_not_found, mix, pack
+from candax.samplers.lsh import codes
+from candax.samplers.lsh.codes import Hasher, fold, log_not_found, mix, pack
 from candax.samplers.lsh.dwta import dwta, dwta_collision
 from candax.samplers.lsh.simhash import simhash, simhash_collision
 
@@ -167,14 +168,20 @@ def test_two_vectors_share_a_bucket_as_often_as_stated(family, num_buckets):
     assert np.all(np.abs(together - p) <= 5 * np.sqrt(p * (1 - p) / hasher.num_tables) + 0.001)
 
 
-def test_blocks_of_rows_change_nothing():
+def test_blocks_of_rows_change_nothing(monkeypatch):
     vectors = jnp.asarray(np.random.default_rng(0).normal(size=(1000, 4)), jnp.float32)
+    hasher = Hasher(simhash(), num_hashes=3, num_tables=2, num_buckets=8)
+    parameters = hasher.init(jax.random.key(0), 4)
 
-    def double(rows, start):
-        ids = start + jnp.arange(rows.shape[0])
-        return jnp.stack([ids, 2 * ids], axis=1).astype(jnp.uint32)
+    def of_ids(rows, start):
+        return rows * jnp.cos(start + jnp.arange(rows.shape[0]))[:, None]
 
-    into = jnp.zeros((1000, 2), jnp.uint32)
-    whole, blocks = (by_blocks(double, vectors, into, scratch) for scratch in (1, 1 << 14))
-    np.testing.assert_array_equal(whole, blocks)
-    np.testing.assert_array_equal(np.asarray(whole)[:, 0], np.arange(1000))
+    def buckets():
+        into = jnp.zeros((1000, 2), jnp.uint32)
+        return np.asarray(hasher.buckets_into(parameters, vectors, into, 900, of_ids))
+
+    whole = buckets()
+    monkeypatch.setattr(codes, "_SCRATCH", 256 * hasher.family.scratch(4, 6))
+    np.testing.assert_array_equal(buckets(), whole)
+    assert whole[:900].max() < 8
+    np.testing.assert_array_equal(whole[900:], 8)
