@@ -8,8 +8,7 @@ from candax.samplers.grouping import classes_per_example, grouped
 from candax.samplers.hashing_forest import forest_index, hashing_forest
 from candax.samplers.in_batch import in_batch
 from candax.samplers.index_files import load_index, save_index
-from candax.samplers.ivf.factory import ivf_index
-from candax.samplers.ivf.sampler import ivf_bq
+from candax.samplers.ivf.factory import ivf_bq, ivf_index
 from candax.samplers.kernel import kernel
 from candax.samplers.knn_label import knn_label, label_index
 from candax.samplers.learned_clusters import learned_clusters

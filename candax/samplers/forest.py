@@ -8,7 +8,6 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, KeyArray, pytree
 from candax.blocks import Block, walk
-from candax.checks import check_positive
 from candax.cosines import as_scored, unit
 from candax.runs import starts_of_runs
 from candax.samplers.common.found import EMPTY
@@ -38,24 +37,12 @@ class ForestState:
     longest: Float[Array, ""] | None
 
 
-class FoundClasses(NamedTuple):
-    """The best classes of each example, in falling order; slots without a class have score -inf and id 0."""
-
-    scores: Float[Array, "B k"]
-    ids: Int[Array, "B k"]
-
-
 class Forest(NamedTuple):
     """The static numbers of a forest, and what can be done with its state; see ``hashing_forest``."""
 
     num_trees: int
     leaf_size: int
     near: Near
-
-    def check(self) -> None:
-        """Raises ValueError for numbers out of range."""
-        check_positive("num_trees", self.num_trees)
-        check_positive("leaf_size", self.leaf_size)
 
     def depth(self, num_classes: int) -> int:
         """How often classes are halved until no leaf has more than ``leaf_size``."""
@@ -69,8 +56,7 @@ class Forest(NamedTuple):
         """
         num_classes = classes.num_classes
         depth = self.depth(num_classes)
-        extended = self.near == "logit" and not classes.normalized
-        longest = longest_key(classes) if extended else None
+        longest = longest_key(classes, self.near)
         width = -(-num_classes // (1 << depth))
         at_once = max(128, _SCRATCH // (3 * classes.vectors.shape[1]))
 
@@ -117,7 +103,7 @@ class Forest(NamedTuple):
         num_kept: int | None = None,
         *,
         by_votes: bool = False,
-    ) -> FoundClasses:
+    ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
         """The k best classes of each embedding among those of its leaves.
 
         Args:
@@ -129,7 +115,7 @@ class Forest(NamedTuple):
             by_votes: True: the score of a class is the number of leaves that it is in, not its logit.
 
         Returns:
-            ``FoundClasses``.
+            Scores in falling order, and ids; slots without a class have score -inf and id 0.
         """
         depth = self.depth(classes.num_classes)
         # How long the leaves are depends on the number of classes; all are padded to leaf_size here.
@@ -161,7 +147,7 @@ class Forest(NamedTuple):
         at_once = max(1, min(_SCRATCH // scratch, embeddings.shape[0]))
         scores, ids = jax.lax.map(one, (embeddings, keys), batch_size=at_once)
         short = ((0, 0), (0, k - scores.shape[1]))
-        return FoundClasses(jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short))
+        return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
 
 
 def _line(classes: Classes, longest: Float[Array, ""] | None, pivots: Int[Array, "n 2"]) -> Float[Array, "n width"]:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from candax.base import Classes, KeyArray, Query, Retriever, Sampler, no_follow
+from candax.base import Query, Retriever, Sampler, no_follow
 from candax.checks import check_positive, checked
-from candax.samplers.combinators import every
 from candax.samplers.common.keys import Near
+from candax.samplers.common.schedules import built_anew
 from candax.samplers.common.shares import divisible
 from candax.samplers.forest import Forest, ForestState
 from candax.samplers.retrieved import retrieved
@@ -46,6 +46,8 @@ def forest_index(
         >>> jax.jit(index.find, static_argnums=3)(state, classes.vectors[:2], classes, 5)[1].shape
         (2, 5)
     """
+    check_positive("num_trees", num_trees)
+    check_positive("leaf_size", leaf_size)
     check_positive("num_kept", num_kept, optional=True)
     if order == "votes" and (num_kept is not None or mass is not None):
         raise ValueError('num_kept and mass go by scores: leave them out with order="votes", or use order="score".')
@@ -54,21 +56,16 @@ def forest_index(
     if not scale > 0:
         raise ValueError(f"expected scale > 0, got {scale!r}.")
     forest = Forest(num_trees, leaf_size, near)
-    forest.check()
     build = jax.jit(forest.build)
 
     def search(state: ForestState, query: Query, k: int) -> tuple[Array, Array]:
-        found = forest.search(state, query.embeddings, query.classes, k, num_kept, by_votes=order == "votes")
+        scores, ids = forest.search(state, query.embeddings, query.classes, k, num_kept, by_votes=order == "votes")
         if mass is None:
-            return found
-        kept = (found.scores > -jnp.inf) & _holds_mass(scale * found.scores, mass)
-        return jnp.where(kept, found.scores, -jnp.inf), jnp.where(kept, found.ids, 0)
+            return scores, ids
+        kept = (scores > -jnp.inf) & _holds_mass(scale * scores, mass)
+        return jnp.where(kept, scores, -jnp.inf), jnp.where(kept, ids, 0)
 
-    def refresh(state: ForestState, key: KeyArray, classes: Classes) -> ForestState:
-        del state
-        return build(key, classes)
-
-    return Retriever(build, search, no_follow, refresh, "forest")
+    return Retriever(build, search, no_follow, built_anew(build), "forest")
 
 
 @checked
@@ -152,7 +149,7 @@ def hashing_forest(
         scale=scale,
         near=near,
     )
-    return every(retrieved(index, k), schedule)
+    return retrieved(index, k, schedule=schedule)
 
 
 def _holds_mass(scores: Float[Array, "B k"], mass: float) -> Array:

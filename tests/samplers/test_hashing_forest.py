@@ -54,15 +54,15 @@ def test_a_class_goes_down_to_its_own_leaf(forests, classes):
     """In one tree, whatever the length of its vector."""
     forest, state = forests[1]
     ids = np.random.default_rng(0).permutation(NUM_VALID)[:200]
-    found = _search(forest, state, 7 * classes.vectors[ids], classes, LEAF)
-    assert np.mean(np.any(np.asarray(found.ids) == ids[:, None], axis=1)) > 0.99
+    _, found = _search(forest, state, 7 * classes.vectors[ids], classes, LEAF)
+    assert np.mean(np.any(np.asarray(found) == ids[:, None], axis=1)) > 0.99
 
 
 def test_more_trees_find_more(forests, classes):
     queries = queries_near(classes)
     by_cosine = dataclasses.replace(classes, biases=None, normalized=True)
     _, best = streaming_top_k(queries, by_cosine, K)
-    got = [recall(_search(*forests[number], queries, by_cosine, K).ids, best) for number in (1, 8, 48)]
+    got = [recall(_search(*forests[number], queries, by_cosine, K)[1], best) for number in (1, 8, 48)]
     assert got[0] < got[1] < got[2]
     assert got[0] > 5 * LEAF / NUM_VALID  # of a random leaf: LEAF / NUM_VALID
     assert got[2] > 0.9
@@ -73,11 +73,11 @@ def test_near_logit_finds_what_lengths_and_biases_make_large(forests, classes):
     queries = queries_near(classes)
     _, best = streaming_top_k(queries, classes, K)
     forest = Forest(48, LEAF, "logit")
-    found = _search(forest, _build(forest, jax.random.key(0), classes), queries, classes, K)
-    assert recall(found.ids, best) > recall(_search(*forests[48], queries, classes, K).ids, best)
-    scores = np.einsum("bd,bkd->bk", queries, classes.vectors[found.ids]) + classes.biases[found.ids]
-    np.testing.assert_allclose(found.scores, scores, rtol=1e-5)
-    assert np.all(np.diff(found.scores, axis=1) <= 0)
+    scores, ids = _search(forest, _build(forest, jax.random.key(0), classes), queries, classes, K)
+    assert recall(ids, best) > recall(_search(*forests[48], queries, classes, K)[1], best)
+    wanted = np.einsum("bd,bkd->bk", queries, classes.vectors[ids]) + classes.biases[ids]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+    assert np.all(np.diff(scores, axis=1) <= 0)
 
 
 def leaves_of(forest, state, query, classes):
@@ -98,16 +98,16 @@ def leaves_of(forest, state, query, classes):
 def test_votes_are_the_trees_that_agree(forests, classes):
     forest, state = forests[8]
     queries = queries_near(classes, 4)
-    by_votes = _search(forest, state, queries, classes, 12, by_votes=True)
-    kept = _search(forest, state, queries, classes, K, 20)
+    voted, voted_ids = _search(forest, state, queries, classes, 12, by_votes=True)
+    _, kept = _search(forest, state, queries, classes, K, 20)
     for row, query in enumerate(queries):
         ids, votes = np.unique(np.concatenate(leaves_of(forest, state, query, classes)), return_counts=True)
         order = np.lexsort((ids, -votes))
-        np.testing.assert_array_equal(by_votes.ids[row], ids[order][:12])
-        np.testing.assert_array_equal(by_votes.scores[row], votes[order][:12])
+        np.testing.assert_array_equal(voted_ids[row], ids[order][:12])
+        np.testing.assert_array_equal(voted[row], votes[order][:12])
         most = ids[order][:20]
         logits = np.asarray(classes.vectors)[most] @ query + np.asarray(classes.biases)[most]
-        assert set(np.asarray(kept.ids[row])) == set(most[np.argsort(-logits)[:K]])
+        assert set(np.asarray(kept[row])) == set(most[np.argsort(-logits)[:K]])
 
 
 def test_slots_without_a_class_are_masked():
@@ -164,9 +164,9 @@ def test_trees_are_built_anew_every_thousand_steps_and_training_goes_on():
 def test_bfloat16_vectors_are_searched(forests, classes):
     forest, _ = forests[8]
     narrow = dataclasses.replace(classes, vectors=classes.vectors.astype(jnp.bfloat16))
-    found = _search(forest, _build(forest, jax.random.key(0), narrow), queries_near(classes), narrow, K)
-    assert found.scores.dtype == jnp.float32
-    assert np.all(np.isfinite(found.scores))
+    scores, _ = _search(forest, _build(forest, jax.random.key(0), narrow), queries_near(classes), narrow, K)
+    assert scores.dtype == jnp.float32
+    assert np.all(np.isfinite(scores))
 
 
 @pytest.mark.parametrize(

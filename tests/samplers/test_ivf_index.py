@@ -15,6 +15,7 @@ from candax.samplers.ivf.index import IVFIndex
 from candax.samplers.ivf.lists import visit
 
 NUM_CLASSES, DIM, K = 3000, 24, 10
+KEY = jax.random.key(9)  # of what needs none
 
 
 def clustered(num_valid=NUM_CLASSES, normalized=False, spread=0.3, seed=0):
@@ -45,7 +46,7 @@ def ivf(*, hm_num, num_kept=None, codes="mean", near="vector", num_centers):
 
 
 _build = jax.jit(IVFIndex.build, static_argnums=0)
-_search = jax.jit(IVFIndex.search, static_argnums=(0, 4))
+_search = jax.jit(IVFIndex.search, static_argnums=(0, 3))
 
 
 def build(index, classes):
@@ -54,7 +55,7 @@ def build(index, classes):
 
 
 def search(index, state, queries, classes, k=K):
-    return _search(index, state, queries, classes, k)
+    return _search(index, state, cx.Query(queries, jnp.full((len(queries), 1), -1), classes), k)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_bytes_follow_changed_rows_and_keep_their_biases():
     state = build(index, classes)
     ids = jnp.array([3, 70, 1500, 2899, 2950, NUM_CLASSES], jnp.int32)
     rows = jnp.concatenate([0.5 * classes.vectors[jnp.array([900, 20, 3, 70])], jnp.full((2, DIM), jnp.nan)])
-    moved = jax.jit(index.update)(state, ids, rows)
+    moved = jax.jit(index.follow)(state, KEY, ids, rows)
 
     def of_classes(state):
         """Class vectors and biases as the codes have them."""
@@ -194,13 +195,13 @@ def test_codes_follow_changed_rows(codes, near):
     classes = clustered(num_valid=2900)
     index = ivf(num_centers=16, hm_num=300, codes=codes, near=near)
     state = build(index, classes)
-    update = jax.jit(index.update)
+    follow = jax.jit(index.follow)
     ids = jnp.array([3, 70, 1500, 2899, 2950, NUM_CLASSES, NUM_CLASSES + 1], jnp.int32)
     rows = jnp.concatenate([0.5 * classes.vectors[jnp.array([900, 20, 3, 70])], jnp.full((3, DIM), jnp.nan)])
-    moved = update(state, ids, rows)
+    moved = follow(state, KEY, ids, rows)
     every_id = jnp.arange(NUM_CLASSES, dtype=jnp.int32)
-    same = update(state, every_id, classes.vectors)
-    anew = update(state, every_id, classes.vectors.at[ids[:4]].set(rows[:4]))
+    same = follow(state, KEY, every_id, classes.vectors)
+    anew = follow(state, KEY, every_id, classes.vectors.at[ids[:4]].set(rows[:4]))
 
     def of_classes(state):
         """Codes by class: bits, and numbers if there are any."""
@@ -227,7 +228,7 @@ def test_what_an_update_moves_is_found_by_its_new_row():
     moved = dataclasses.replace(classes, vectors=classes.vectors.at[jnp.array([7])].set(rows))
     queries = classes.vectors[2000:2001]
     assert 7 not in search(index, state, queries, moved)[1][0].tolist()
-    state = index.update(state, jnp.array([7]), rows)
+    state = index.follow(state, KEY, jnp.array([7]), rows)
     assert search(index, state, queries, moved)[1][0, 0] == 7
 
 
@@ -236,7 +237,9 @@ def test_refresh_keeps_the_structure_and_follows_the_classes():
     index = ivf(num_centers=16, hm_num=NUM_CLASSES // 4, num_kept=100, codes="rotated")
     state = build(index, classes)
     other = clustered(num_valid=2800, seed=5)
-    anew = jax.jit(index.refresh)(index.update(state, jnp.array([1]), classes.vectors[1:2]), jax.random.key(3), other)
+    anew = jax.jit(index.refresh)(
+        index.follow(state, KEY, jnp.array([1]), classes.vectors[1:2]), jax.random.key(3), other
+    )
     chex.assert_trees_all_equal_shapes_and_dtypes(anew, state)
     assert int(anew.updates) == 0
     queries = queries_near(other)

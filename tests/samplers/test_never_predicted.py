@@ -72,6 +72,6 @@ def test_the_length_of_keys_is_that_of_the_other_classes():
     vectors = jnp.array([[3.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     for bias in (-1e9, -jnp.inf):
         classes = cx.Classes(vectors, jnp.array([4.0, bias, 0.0]), None, jnp.int32(3))
-        assert float(longest_key(classes)) == 5.0
-        keys = class_keys(vectors, classes.biases, longest_key(classes))
+        assert float(longest_key(classes, "logit")) == 5.0
+        keys = class_keys(vectors, classes.biases, longest_key(classes, "logit"))
         np.testing.assert_allclose(keys[:2], [[3.0, 0.0, 4.0, 0.0], [0.0, 1.0, -5.0, 0.0]])

@@ -17,11 +17,14 @@ _SOME = 4096
 _FAR = 8.0
 
 
-def longest_key(classes: Classes) -> Float[Array, ""]:
+def longest_key(classes: Classes, near: Near) -> Float[Array, ""] | None:
     """M = max of sqrt(|w|^2 + b^2) over the valid classes whose bias is not far below the others.
 
     A bias of -1e9 or -inf says that a class is never to be predicted. With M = 1e9 all others would be in one place.
+    None where keys are the vectors: near by vector, or logits that are cosines, for which near by logit is the same.
     """
+    if near == "vector" or classes.normalized:
+        return None
     vectors = classes.vectors
     squared = jnp.einsum("cd,cd->c", vectors, vectors, preferred_element_type=jnp.float32)
     counted = jnp.arange(classes.num_classes) < classes.num_valid
@@ -66,10 +69,10 @@ def class_keys(
     return jnp.concatenate([vectors, biases[..., None], rest[..., None]], axis=-1)
 
 
-def query_keys(embeddings: Float[Array, "B dim"], classes: Classes, extended: bool) -> Float[Array, "B width"]:
+def query_keys(embeddings: Float[Array, "*n dim"], classes: Classes, extended: bool) -> Float[Array, "*n width"]:
     """The embeddings e as the head scores them, or (e, 1, 0); float32."""
     embeddings = as_scored(embeddings.astype(jnp.float32), classes.normalized)
     if not extended:
         return embeddings
-    ones = jnp.ones((embeddings.shape[0], 1))
-    return jnp.concatenate([embeddings, ones, 0 * ones], axis=1)
+    ones = jnp.ones((*embeddings.shape[:-1], 1))
+    return jnp.concatenate([embeddings, ones, 0 * ones], axis=-1)

@@ -5,13 +5,12 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import pytree
+from candax.base import Classes, pytree
 from candax.runs import starts_of_runs
+from candax.samplers.common.found import EMPTY
 
-_NOWHERE = 2**31 - 1
 # Rows move this many at a time, so that the cost goes by the rows that wait and not by the room for them.
 _CHUNK = 2048
 
@@ -34,25 +33,25 @@ class Pending:
 
 
 def wait_or_move(
-    pending: Pending,
+    pending: Pending | None,
     updates: Int[Array, ""],
     ids: Int[Array, " U"],
     rows: Float[Array, "U dim"],
     num_valid: Int[Array, ""],
     *,
-    every: int,
+    every: int | None,
     move: Callable[[Index, Int[Array, " some"], Float[Array, "some dim"]], Index],
     index: Index,
-) -> tuple[Index, Pending]:
+) -> tuple[Index, Pending | None]:
     """Remembers the rows that a step changed; moves all every so many steps, or when another step may not find room.
 
     Args:
-        pending: rows that wait already.
+        pending: rows that wait already; None: rows move at once.
         updates: how many steps there were since the index was built, this one included.
         ids: of the rows that this step changed; those >= num_valid are ignored.
         rows: their new vectors.
         num_valid: classes.
-        every: steps.
+        every: steps; unused where rows move at once.
         move: ``(index, ids, rows) -> index``: distinct ids, sorted, fillers behind them; called for parts of the rows.
         index: what ``move`` changes, in place if donated; it must hold all arrays that ``move`` both reads and writes.
 
@@ -65,7 +64,8 @@ def wait_or_move(
     Example:
         >>> import jax.numpy as jnp
         >>> add = lambda total, ids, rows: total + jnp.sum(jnp.where(ids < 9, rows[:, 0], 0))
-        >>> pending, total = nothing_pending(4, 1, jnp.float32), jnp.float32(0)
+        >>> pending = nothing_pending(4, Classes(jnp.zeros((9, 1))), every=2)
+        >>> total = jnp.float32(0)
         >>> for step, row in enumerate([0.5, 0.7]):
         ...     total, pending = wait_or_move(
         ...         pending, jnp.int32(step + 1), jnp.array([3, 10]), jnp.full((2, 1), row), jnp.int32(9),
@@ -75,6 +75,9 @@ def wait_or_move(
         0.0 1
         0.7 0
     """
+    if pending is None:
+        return move(index, ids, rows), None
+    assert every is not None
     room = pending.ids.shape[0]
     if ids.shape[0] > room:
         raise ValueError(
@@ -89,7 +92,7 @@ def wait_or_move(
         size = min(room, _CHUNK)
         number = jnp.sum(distinct < num_valid, dtype=jnp.int32)
         missing = -room % size
-        distinct = jnp.concatenate([distinct, _NOWHERE - room + jnp.arange(missing, dtype=jnp.int32)])
+        distinct = jnp.concatenate([distinct, EMPTY - room + jnp.arange(missing, dtype=jnp.int32)])
         place = jnp.pad(place, (0, missing))
 
         def move_some(i: Array, index: Index) -> Index:
@@ -103,9 +106,12 @@ def wait_or_move(
     return index, Pending(pending.ids, pending.rows, jnp.where(due, 0, pending.number))
 
 
-def nothing_pending(room: int, dim: int, dtype: DTypeLike) -> Pending:
-    """Room for so many rows, all of it free."""
-    return Pending(jnp.zeros(room, jnp.int32), jnp.zeros((room, dim), dtype), jnp.int32(0))
+def nothing_pending(room: int, classes: Classes, every: int | None) -> Pending | None:
+    """Room for so many rows, all of it free; None where rows move after each step, or never."""
+    if every in (None, 1):
+        return None
+    rows = jnp.zeros((room, classes.vectors.shape[1]), classes.vectors.dtype)
+    return Pending(jnp.zeros(room, jnp.int32), rows, jnp.int32(0))
 
 
 def remember(pending: Pending, ids: Int[Array, " U"], rows: Float[Array, "U dim"], real: Bool[Array, " U"]) -> Pending:
@@ -113,7 +119,7 @@ def remember(pending: Pending, ids: Int[Array, " U"], rows: Float[Array, "U dim"
 
     Example:
         >>> import jax.numpy as jnp
-        >>> pending = nothing_pending(4, 1, jnp.float32)
+        >>> pending = nothing_pending(4, Classes(jnp.zeros((9, 1))), every=2)
         >>> pending = remember(pending, jnp.array([5, 9]), jnp.array([[0.5], [0.9]]), jnp.array([True, False]))
         >>> int(pending.number), int(pending.ids[0])
         (1, 5)
@@ -139,8 +145,8 @@ def latest(pending: Pending) -> tuple[Int[Array, " room"], Int[Array, " room"]]:
     """
     room = pending.ids.shape[0]
     place = jnp.arange(room, dtype=jnp.int32)
-    by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, _NOWHERE), place), num_keys=2)
-    last = starts_of_runs(by_id[::-1])[::-1] & (by_id < _NOWHERE)
+    by_id, place = jax.lax.sort((jnp.where(place < pending.number, pending.ids, EMPTY), place), num_keys=2)
+    last = starts_of_runs(by_id[::-1])[::-1] & (by_id < EMPTY)
     # Sorted again, those that count stand in front: others become large numbers that differ.
-    ids, place = jax.lax.sort((jnp.where(last, by_id, _NOWHERE - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
+    ids, place = jax.lax.sort((jnp.where(last, by_id, EMPTY - 2 * room + jnp.arange(room, dtype=jnp.int32)), place))
     return ids, place

@@ -1,20 +1,26 @@
 """Codes of one bit per coordinate: mean binarisation, and random rotation with an unbiased estimator.
 
 Both compare by counting the bits in which two words differ. "mean" compares one word of the class with one of the
-query; "rotated" compares it with each bit plane of a query of a few bits, and adds two numbers of the class.
+query; "rotated" compares it with each bit plane of a query of a few bits, and adds two numbers of the class. A search
+reads the blocks of a query together, and scores its best classes exactly.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int16, Int32, UInt32
+from jaxtyping import Array, Bool, Float, Int, Int16, Int32, UInt32
 
-from candax.base import KeyArray, pytree
+from candax.base import Classes, KeyArray, pytree
 from candax.cosines import unit
-from candax.samplers.common.selection import GAP_BITS, WORD, gaps, pack_bits
+from candax.samplers.common.scoring import logits_of
+from candax.samplers.common.selection import GAP_BITS, WORD, gaps, pack_bits, smallest
+from candax.samplers.ivf.lists import Lists, Visit
 
 Codes: TypeAlias = Literal["mean", "rotated", "int8"]
+
+# So many queries are searched at a time that the codes and rows read together hold about this many numbers.
+_SCRATCH = 1 << 22
 
 
 @pytree
@@ -64,14 +70,10 @@ class Coder(NamedTuple):
     codes: Codes
     query_bits: int
 
-    def num_words(self, width: int) -> int:
-        """Words of bits."""
-        return -(-width // WORD)
-
     def record(self, width: int, has_bias: bool) -> int:
         """Words of bits and numbers per class."""
         extra = 2 + has_bias if self.codes == "rotated" else 0
-        return self.num_words(width) + extra
+        return -(-width // WORD) + extra
 
     def new(self, key: KeyArray, width: int) -> Codebook:
         """A codebook; the mean is still 0."""
@@ -165,10 +167,9 @@ class Coder(NamedTuple):
         width: int,
     ) -> Float[Array, "R block"]:
         """Estimated logits, with "rotated" codes."""
-        words = self.num_words(width)
         most = (1 << self.query_bits) - 1
         signed = (width * most - 2 * hamming(codes, planes)).astype(jnp.float32) * step
-        numbers = jax.lax.bitcast_convert_type(codes[:, words:], jnp.float32)
+        numbers = jax.lax.bitcast_convert_type(codes[:, planes.shape[1] :], jnp.float32)
         estimate = similar[:, None] * numbers[:, 0] + signed * numbers[:, 1]
         return estimate + numbers[:, 2] if numbers.shape[1] > 2 else estimate
 
@@ -188,3 +189,54 @@ def hamming(codes: UInt32[Array, "R record block"], planes: UInt32[Array, "plane
         differ = jax.lax.population_count(bits ^ planes[j][:, None])
         total = total + (jnp.sum(differ, axis=1, dtype=jnp.uint32).astype(jnp.int32) << j)
     return total
+
+
+def search_bits(
+    coder: Coder,
+    codes: UInt32[Array, "blocks record block"],
+    lists: Lists,
+    seen: Visit,
+    asked: Asked,
+    similar: Float[Array, "B R"],
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    width: int,
+    kept: int,
+    k: int,
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """Takes from the blocks that each query reads the ``kept`` best classes by code, and of these the k best by score.
+
+    Args:
+        coder: made the codes.
+        codes: of all classes.
+        lists: where they are.
+        seen: what is read.
+        asked: the queries as bit planes.
+        similar: inner product of each query with the centre of each block's list.
+        embeddings: of any length.
+        classes: the output layer now: what is scored.
+        width: of the keys.
+        kept: how many are scored exactly; at least k.
+        k: at most as many as are read.
+
+    Returns:
+        Scores in falling order, and ids; slots without a class have score -inf and id 0.
+    """
+    block, dim = lists.ids.shape[1], embeddings.shape[1]
+    scratch = seen.blocks.shape[1] * block * (codes.shape[1] + 2) + kept * dim
+    at_once = max(1, min(_SCRATCH // scratch, embeddings.shape[0]))
+
+    def one(query: tuple[Array, Asked, Visit, Array]) -> tuple[Array, Array]:
+        embedding, asked, seen, similar = query
+        valid = jnp.arange(block) < seen.filled[:, None]
+        of_blocks = codes[seen.blocks]
+        order, bits = coder.sort_keys(of_blocks, valid, asked.planes, asked.step, similar, width)
+        position = smallest(order.reshape(-1), kept, bits)
+        read, inside = position // block, position % block
+        real = inside < seen.filled[read]
+        ids = jnp.where(real, lists.ids[seen.blocks[read], inside], 0)
+        logits = jnp.where(real, logits_of(embedding, ids, classes), -jnp.inf)
+        scores, best = jax.lax.top_k(logits, k)
+        return scores, jnp.where(scores > -jnp.inf, ids[best], 0)
+
+    return jax.lax.map(one, (embeddings, asked, seen, similar), batch_size=at_once)

@@ -1,21 +1,22 @@
 """An inverted file with short codes of class vectors: built, updated by rows, searched."""
 
+import dataclasses
+import functools
 from typing import Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
-from candax.base import Classes, KeyArray, pytree, static_field
+from candax.base import Classes, KeyArray, Query, pytree, static_field
 from candax.blocks import Block, walk
 from candax.checks import check_positive
 from candax.cosines import as_scored, unit
 from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
-from candax.samplers.ivf.bits import search_bits
 from candax.samplers.ivf.bytes import Bytes, no_bytes, search_bytes, shortlist_bytes, write_bytes
-from candax.samplers.ivf.codes import Codebook, Coder, Codes
+from candax.samplers.ivf.codes import Codebook, Coder, Codes, search_bits
 from candax.samplers.ivf.lists import Lists, arrange, block_size, list_of, num_blocks, visit
 from candax.samplers.ivf.pooled import pooled_bytes
 
@@ -62,7 +63,7 @@ class IVFState:
 
 
 class IVFIndex(NamedTuple):
-    """The static numbers of an index, and what can be done with its state. ``ivf_index`` makes and explains them."""
+    """The static numbers of an index, which ``ivf_index`` makes and explains, and the functions of a ``Retriever``."""
 
     num_centers: int
     hm_num: int
@@ -92,31 +93,24 @@ class IVFIndex(NamedTuple):
     def _coder(self) -> Coder:
         return Coder(self.codes, self.query_bits)
 
-    def _extends(self, normalized: bool) -> bool:
-        """Whether keys are extended: not for a normalised head, where near by logit is near by vector."""
-        return self.near == "logit" and not normalized
+    def _extends(self, classes: Classes) -> bool:
+        """Whether keys are extended, see ``longest_key``."""
+        return self.near == "logit" and not classes.normalized
 
     def _keeps_biases(self, classes: Classes) -> bool:
         """Whether codes hold the biases, to add them to the estimates."""
         if self.codes == "int8":
             return classes.biases is not None
-        return self.codes == "rotated" and not self._extends(classes.normalized) and classes.biases is not None
+        return self.codes == "rotated" and not self._extends(classes) and classes.biases is not None
 
     def build(self, key: KeyArray, classes: Classes) -> IVFState:
         """Centres, lists and codes of all valid classes.
 
         O(num_classes * num_centers * dim), by blocks: beside the state and 12 bytes per class for sorting it holds a
-        few million numbers. To be jitted.
-
-        Args:
-            key: for k-means, and for the rotation.
-            classes: the output layer.
-
-        Returns:
-            The state.
+        few million numbers. The key is for k-means, and for the rotation. To be jitted.
         """
         key_book, key_centers = jax.random.split(key)
-        width = classes.vectors.shape[1] + (2 if self._extends(classes.normalized) else 0)
+        width = classes.vectors.shape[1] + (2 if self._extends(classes) else 0)
         block = block_size(classes.num_classes, self.num_centers)
         blocks = num_blocks(classes.num_classes, self.num_centers, block)
         codes: Held
@@ -140,7 +134,7 @@ class IVFIndex(NamedTuple):
         start: Literal["k-means++", "sampled"] | Float[Array, "centers width"],
     ) -> IVFState:
         coder = self._coder
-        longest = longest_key(classes) if self._extends(classes.normalized) else None
+        longest = longest_key(classes, self.near)
 
         def turned(vectors: Float[Array, "n dim"], biases: Float[Array, " n"] | None) -> Float[Array, "n width"]:
             return coder.turn(book, class_keys(vectors, biases, longest))
@@ -188,38 +182,22 @@ class IVFIndex(NamedTuple):
         # A copy, because the training step donates both the biases and the state, and no buffer may be donated twice.
         copied = None if longest is None or classes.biases is None else jnp.array(classes.biases, copy=True)
         number = classes.num_valid.astype(jnp.int32)
-        waiting = None
-        if self.update_every not in (None, 1):
-            waiting = nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
+        waiting = nothing_pending(self.pending_rows, classes, self.update_every)
         return IVFState(centers, lists, codes, book, number, jnp.int32(0), copied, longest, waiting, classes.normalized)
 
-    def update(self, state: IVFState, row_ids: Int[Array, " U"], rows: Float[Array, "U dim"]) -> IVFState:
+    def follow(
+        self, state: IVFState, key: KeyArray, row_ids: Int[Array, " U"], rows: Float[Array, "U dim"]
+    ) -> IVFState:
         """New codes for changed rows; each stays in its list, and biases are those of the last refresh.
 
         O(U * dim), whatever the number of classes; in place on a donated state.
-
-        Args:
-            state: as built.
-            row_ids: unique; ids >= num_valid are ignored.
-            rows: the new class vectors.
-
-        Returns:
-            The state.
         """
-        updates, codes, pending = state.updates + 1, state.codes, state.pending
-
-        def move(codes: Held, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Held:
-            return self._recode(state, codes, ids, vectors)
-
-        if pending is None:
-            codes = move(codes, row_ids, rows)
-        else:
-            assert self.update_every is not None
-            codes, pending = wait_or_move(
-                pending, updates, row_ids, rows, state.num_valid, every=self.update_every, move=move, index=codes
-            )
-        rest = (state.book, state.num_valid, updates, state.biases, state.longest, pending, state.normalized)
-        return IVFState(state.centers, state.lists, codes, *rest)
+        del key
+        updates, num_valid, recode = state.updates + 1, state.num_valid, functools.partial(self._recode, state)
+        codes, pending = wait_or_move(
+            state.pending, updates, row_ids, rows, num_valid, every=self.update_every, move=recode, index=state.codes
+        )
+        return dataclasses.replace(state, codes=codes, updates=updates, pending=pending)
 
     def _recode(
         self,
@@ -235,9 +213,7 @@ class IVFIndex(NamedTuple):
         if isinstance(codes, Bytes):
             return write_bytes(codes, place, as_scored(vectors, state.normalized), None)
         number, inside = jnp.minimum(place // block, lists.ids.shape[0] - 1), place % block
-        biases = None
-        if state.biases is not None:
-            biases = state.biases.at[ids].get(mode="fill", fill_value=0.0)
+        biases = None if state.biases is None else state.biases.at[ids].get(mode="fill", fill_value=0.0)
         keys = coder.turn(state.book, class_keys(as_scored(vectors, state.normalized), biases, state.longest))
         old = codes[number, :, inside]
         kept = None
@@ -253,27 +229,16 @@ class IVFIndex(NamedTuple):
             return blocks
         return min(blocks, -(-9 * self.hm_num // (8 * block)))
 
-    def search(
-        self, state: IVFState, embeddings: Float[Array, "B dim"], classes: Classes, k: int
-    ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    def search(self, state: IVFState, query: Query, k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
         """The k best classes of each embedding among those of its nearest lists.
 
         Reads the codes of about ``hm_num`` classes, takes the ``num_kept`` (or k, if that is more) of them that seem
-        best by their codes, scores these exactly, and keeps the k best. To be jitted.
-
-        Args:
-            state: as built.
-            embeddings: any number; some of them are searched at a time, so that scratch stays at 4 million numbers.
-            classes: the output layer now: what is scored.
-            k: classes per embedding.
-
-        Returns:
-            Scores (logits; cosines of a normalised head) in falling order and ids, like ``streaming_top_k``; slots
-            without a class have score -inf and id 0.
+        best by their codes, scores these exactly, and keeps the k best. Some embeddings are searched at a time, so that
+        scratch stays at 4 million numbers. To be jitted.
         """
+        embeddings, classes = query.embeddings, query.classes
         reads, coder = self.num_reads(state), self._coder
-        keys = query_keys(embeddings, classes, self._extends(classes.normalized))
-        keys = coder.turn(state.book, keys)
+        keys = coder.turn(state.book, query_keys(embeddings, classes, state.longest is not None))
         similar = keys @ state.centers.T
         seen = visit(state.lists, similar, reads)
         kept = min(max(k, self.num_kept), reads * state.lists.ids.shape[1])
@@ -283,16 +248,18 @@ class IVFIndex(NamedTuple):
         else:
             similar = jnp.take_along_axis(similar, seen.lists, axis=1)
             asked, sizes = coder.ask(state.book, keys), (keys.shape[1], kept, min(k, kept))
-            found = search_bits(coder, state.codes, state.lists, seen, asked, similar, embeddings, classes, *sizes)
-            scores, ids = found
+            scores, ids = search_bits(
+                coder, state.codes, state.lists, seen, asked, similar, embeddings, classes, *sizes
+            )
         short = ((0, 0), (0, k - scores.shape[1]))
         return jnp.pad(scores, short, constant_values=-jnp.inf), jnp.pad(ids, short)
 
     def shortlist(
-        self, state: IVFState, embeddings: Float[Array, "B dim"], classes: Classes, groups: int, k: int, number: int
+        self, state: IVFState, query: Query, groups: int, k: int, number: int
     ) -> tuple[Float[Array, "G n"], Int[Array, "G n"]]:
         """What ``grouped`` needs, by codes of one byte alone: see ``Retriever.shortlist``."""
         assert isinstance(state.codes, Bytes)
+        embeddings, classes = query.embeddings, query.classes
         places = state.lists.ids.size
         scored = as_scored(embeddings.astype(jnp.float32), classes.normalized)
         # No more than a group's examples want together, if no two of them want the same class.
@@ -300,7 +267,7 @@ class IVFIndex(NamedTuple):
         if _MUCH * groups * number >= places:
             return pooled_bytes(state.codes, state.lists, scored, groups, k, number)
         reads = self.num_reads(state)
-        keys = query_keys(embeddings, classes, self._extends(classes.normalized))
+        keys = query_keys(embeddings, classes, state.longest is not None)
         seen = visit(state.lists, keys @ state.centers.T, reads)
         most = min(k, reads * state.lists.ids.shape[1])
         scores, ids = shortlist_bytes(state.codes, state.lists, seen, scored, most)

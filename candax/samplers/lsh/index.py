@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from candax.base import Classes, KeyArray, Query, pytree
 from candax.checks import check_positive
 from candax.samplers.common.groups import count_groups, counting
-from candax.samplers.common.keys import Near, class_keys, longest_key
+from candax.samplers.common.keys import Near, class_keys, longest_key, query_keys
 from candax.samplers.common.pending import Pending, nothing_pending, wait_or_move
-from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily
+from candax.samplers.lsh.codes import BucketHash, Hasher, HashFamily, check_bits
 from candax.samplers.lsh.edits import Eviction
 from candax.samplers.lsh.tables import Tables, build, empty_tables, update
 
@@ -67,13 +67,8 @@ class Index(NamedTuple):
             check_positive(name, getattr(self, name))
         for name in ("num_buckets", "capacity", "update_every"):
             check_positive(name, getattr(self, name), optional=True)
-        bits = self.num_hashes * self.family.num_bits
-        if bits > 32:
-            raise ValueError(
-                f"expected the hash values of a table to fit into 32 bits, got num_hashes={self.num_hashes} values of "
-                f"{self.family.num_bits} bits. Use fewer hashes per table or smaller bins."
-            )
-        buckets = self.num_buckets
+        check_bits(self.num_hashes, self.family.num_bits)
+        bits, buckets = self.num_hashes * self.family.num_bits, self.num_buckets
         if buckets is not None and (buckets & (buckets - 1) or buckets > 1 << bits):
             raise ValueError(
                 f"expected num_buckets to be a power of two and at most the number of codes, 2^{bits}, got {buckets}."
@@ -107,49 +102,41 @@ class Index(NamedTuple):
         """Draws new hash functions and puts the classes into the tables, whatever these held."""
         key_hash, key_build = jax.random.split(key)
         hasher = self.hasher(tables.buckets.shape[1])
-        # Logits of a normalised head are cosines: near in logit is near in vector.
-        as_vectors = self.near == "vector" or classes.normalized
-        biases, longest = (None, None) if as_vectors else (_copy(classes.biases), longest_key(classes))
+        longest, biases = longest_key(classes, self.near), None
+        if longest is not None and classes.biases is not None:
+            # A copy, because the training step donates both the biases and the state, and no buffer may be donated
+            # twice.
+            biases = jnp.array(classes.biases, jnp.float32, copy=True)
         parameters = hasher.init(key_hash, classes.vectors.shape[1] + (0 if longest is None else 2))
 
         def prepare(rows: Array, start: Array) -> Array:
             some = None if biases is None else jax.lax.dynamic_slice_in_dim(biases, start, rows.shape[0])
-            return rows if longest is None else class_keys(rows, some, longest)
+            return class_keys(rows, some, longest)
 
         codes = hasher.buckets_into(parameters, classes.vectors, tables.codes, classes.num_valid, prepare)
         built = build(tables, key_build, codes)
         number = classes.num_valid.astype(jnp.int32)
-        return LSHState(parameters, built, number, jnp.int32(0), biases, longest, self._nothing_pending(classes))
+        pending = nothing_pending(self.pending_rows, classes, self.update_every)
+        return LSHState(parameters, built, number, jnp.int32(0), biases, longest, pending)
 
     def follow(self, state: LSHState, key: KeyArray, row_ids: Array, rows: Array) -> LSHState:
         """Moves the changed classes to their new buckets, or remembers them until it is time to move them."""
-        assert self.update_every is not None
         num_buckets = state.tables.buckets.shape[1]
         hasher = self.hasher(num_buckets)
-        updates, pending = state.updates + 1, state.pending
+        updates, num_valid = state.updates + 1, state.num_valid
 
         def move(tables: Tables, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Tables:
             codes = hasher.buckets(state.hash, self.keys(state, ids, vectors))
-            codes = jnp.where((ids < state.num_valid)[:, None], codes, jnp.uint32(num_buckets))
+            codes = jnp.where((ids < num_valid)[:, None], codes, jnp.uint32(num_buckets))
             return update(tables, key, ids, codes, eviction=self.eviction)
 
-        if pending is None:
-            tables = move(state.tables, row_ids, rows)
-        else:
-            tables, pending = wait_or_move(
-                pending, updates, row_ids, rows, state.num_valid, every=self.update_every, move=move, index=state.tables
-            )
-        return LSHState(state.hash, tables, state.num_valid, updates, state.biases, state.longest, pending)
-
-    def _nothing_pending(self, classes: Classes) -> Pending | None:
-        if self.update_every in (None, 1):
-            return None
-        return nothing_pending(self.pending_rows, classes.vectors.shape[1], classes.vectors.dtype)
+        tables, pending = wait_or_move(
+            state.pending, updates, row_ids, rows, num_valid, every=self.update_every, move=move, index=state.tables
+        )
+        return LSHState(state.hash, tables, num_valid, updates, state.biases, state.longest, pending)
 
     def keys(self, state: LSHState, ids: Int[Array, "*n"], vectors: Float[Array, "*n dim"]) -> Float[Array, "*n wider"]:
         """What is hashed for these ids, given their class vectors; any finite numbers for ids that are not classes."""
-        if state.longest is None:
-            return vectors
         biases = None if state.biases is None else state.biases.at[ids].get(mode="fill", fill_value=0.0)
         return class_keys(vectors, biases, state.longest)
 
@@ -159,8 +146,7 @@ class Index(NamedTuple):
         if self.query == "embedding":
             vectors = query.embeddings.reshape(groups, -1, query.embeddings.shape[1])
             if state.longest is not None:
-                vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)), constant_values=1)
-                vectors = jnp.pad(vectors, ((0, 0), (0, 0), (0, 1)))
+                vectors = query_keys(vectors, query.classes, extended=True)
             return Queries(vectors, counting(query, groups))
         labels = query.labels.reshape(groups, -1)
         ids = jnp.maximum(labels, 0)
@@ -175,8 +161,3 @@ class Index(NamedTuple):
 
 
 _fill = jax.jit(Index.fill, static_argnums=0, donate_argnums=1)
-
-
-def _copy(biases: Float[Array, " num_classes"] | None) -> Float[Array, " num_classes"] | None:
-    # A copy, because the training step donates both the biases and the state, and no buffer may be donated twice.
-    return None if biases is None else jnp.array(biases, jnp.float32, copy=True)
