@@ -104,7 +104,7 @@ def load_index(path: Path | str, retriever: Retriever | None = None) -> tuple[Re
     if retriever is None:
         if header["kind"] not in _KINDS:
             raise _wrong(path, f"the kind {header['kind']!r}, not one of {', '.join(_KINDS)}: pass retriever=")
-        retriever = _KINDS[header["kind"]](**_from_file(header["settings"]))
+        retriever = _KINDS[header["kind"]](**_from_file(path, header["settings"]))
     made, settings = _settings(retriever), header["settings"]
     if retriever.kind != header["kind"]:
         raise _wrong(path, f"an index of kind {header['kind']!r} where the retriever's kind is {retriever.kind!r}")
@@ -200,11 +200,13 @@ def _settings(retriever: Retriever) -> dict[str, Any]:
     )
 
 
-def _from_file(settings: dict[str, Any]) -> dict[str, Any]:
+def _from_file(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     def made(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         family, *arguments = value["hash_family"]
+        if family not in _FAMILIES:
+            raise _wrong(path, f"the hash family {family!r}, not one of {', '.join(_FAMILIES)}: pass retriever=")
         return _FAMILIES[family](**dict(arguments))
 
     return {name: made(value) for name, value in settings.items()}

@@ -107,6 +107,15 @@ def test_settings_that_no_file_can_hold_are_refused(tmp_path):
     assert not (tmp_path / "index").exists()
 
 
+def test_a_hash_family_of_ones_own_needs_its_retriever(written):
+    path, state, classes = written
+    family = samplers.simhash()._replace(made_by=("mine",))
+    own = samplers.lsh_index(hash=family, num_tables=2, num_hashes=2, capacity=4)
+    save_index(path, own, state, classes)
+    refused(path, "the hash family 'mine', not one of dwta, simhash: pass retriever=")
+    jax.tree.map(np.testing.assert_array_equal, load_index(path, own)[1], state)
+
+
 def test_a_state_may_hold_keys(tmp_path):
     exact, classes = samplers.exact_index(), cx.Classes(jax.random.normal(jax.random.key(0), (9, 3)))
 
