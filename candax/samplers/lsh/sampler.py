@@ -91,7 +91,7 @@ def lsh(
         num_fill: slots that found classes cannot take, with ``fill``. Default: an eighth of the budget, at least 1.
         num_groups: G, candidate sets per batch; None: one per example.
         num_buckets: M, a power of two of at most 2^(bits of K values). Default: that number, or as many as have room
-            for 4 to 8 times all classes, if that is less.
+            for 4 to 8 times all classes, if that is less; 2^16 at most where ``capacity`` is None.
         capacity: the most classes that a bucket keeps; None: all.
         eviction: what a full bucket does on an update, see ``update`` in ``candax.samplers.lsh.tables``.
         update_every: 1: after each step the rows it changed move to their new buckets; n: those of n steps move

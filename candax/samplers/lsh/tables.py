@@ -49,12 +49,17 @@ def empty_tables(num_classes: int, num_tables: int, num_buckets: int, capacity: 
         ``Tables``.
 
     Raises:
-        ValueError: if the buckets of all tables cannot be numbered in 31 bits.
+        ValueError: if the buckets of all tables, or the places of one table, cannot be numbered in 31 bits.
     """
     if num_tables * num_buckets >= EMPTY or num_buckets > 1 << 24:
         raise ValueError(
             f"expected num_tables * num_buckets < 2^31 and num_buckets <= 2^24, got {num_tables} tables of "
             f"{num_buckets} buckets. Use fewer buckets."
+        )
+    if num_buckets * capacity >= EMPTY:
+        raise ValueError(
+            f"expected fewer than 2^31 places per table, got {num_buckets} buckets of {capacity} classes. Use fewer "
+            "buckets (num_buckets), or a smaller capacity: without one, every bucket has room for all classes."
         )
     return Tables(
         jnp.full((num_classes, num_tables), num_buckets, jnp.uint32),

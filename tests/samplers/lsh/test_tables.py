@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import candax as cx
+from candax import samplers
 from candax.samplers.common.found import EMPTY
 from candax.samplers.lsh import tables as lsh_tables
 from candax.samplers.lsh.tables import build, empty_tables, update
@@ -254,3 +256,10 @@ def test_a_copy_would_be_seen():
 def test_too_many_buckets_are_refused():
     with pytest.raises(ValueError, match="num_buckets"):
         empty_tables(10, 1000, 1 << 24, 1)
+
+
+def test_more_places_than_31_bits_can_number_are_refused():
+    sampler = samplers.lsh(hash=samplers.simhash(), num_tables=1, num_hashes=16, capacity=None)
+    classes = jax.eval_shape(lambda: cx.Classes(jnp.zeros((40_000, 4)), None, None, jnp.int32(40_000)))
+    with pytest.raises(ValueError, match="fewer than 2\\^31 places per table, got 65536 buckets of 40000 classes"):
+        jax.eval_shape(sampler.init, jax.random.key(0), classes)
