@@ -74,6 +74,13 @@ def test_arrays_in_a_file(arrays, tmp_path):
     assert matplotlib.image.imread(out / "diagnostics.png").shape[0] > 300
 
 
+def test_what_a_sampler_lacks_is_said_before_others_are_measured(arrays, tmp_path, monkeypatch, capsys):
+    np.savez(tmp_path / "model.npz", **arrays)
+    monkeypatch.setattr("candax.diagnostics.diagnose", lambda *args, **options: pytest.fail("measured"))
+    error = fails(capsys, "diagnose", tmp_path / "model.npz", "--samplers", "uniform", "unigram", "--out", tmp_path)
+    assert "unigram needs label frequencies" in error
+
+
 def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
     path = tmp_path / "model.npz"
 
@@ -98,6 +105,9 @@ def test_wrong_files_and_arguments_end_in_one_line(arrays, tmp_path, capsys):
     assert "--seed of 0 or more" in line("--seed", -1)
     assert "expected an even number of draws, 4 or more, got --num-draws 3" in line("--num-draws", 3)
     np.savez(path, **{**arrays, "labels": np.array([None] * 12)})
+    assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
+    with path.open("wb") as file:
+        np.save(file, np.eye(3))
     assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")
     path.write_text("no arrays")
     assert "plain arrays" in fails(capsys, "diagnose", path, "--out", tmp_path / "out")

@@ -65,7 +65,8 @@ def set_aside(out: Path, file: Path, console: Console) -> None:
     unfinished = out / UNFINISHED
     if unfinished.exists():
         shutil.rmtree(unfinished, ignore_errors=True)
-        console.print(f"removed unfinished trainings of other settings or data: {unfinished}", soft_wrap=True)
+        told = f"removed unfinished trainings of other settings or data: {unfinished}"
+        console.print(told, soft_wrap=True, markup=False)
     if not file.exists() or json.loads(file.read_text(encoding="utf-8")).get("rows") == []:
         return
     files = {file, out / "results.json"}

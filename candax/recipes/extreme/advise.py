@@ -94,5 +94,5 @@ def advise(settings: Advise) -> diagnostics.Advice:
         "options": options,
     }
     write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
-    console.print(f"wrote {out / 'results.json'}", soft_wrap=True)
+    console.print(f"wrote {out / 'results.json'}", soft_wrap=True, markup=False)
     return advice

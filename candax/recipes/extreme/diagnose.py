@@ -71,6 +71,9 @@ def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     console = Console()
     from_file = settings.source.is_file()
     classes, embeddings, labels = (_from_file if from_file else _from_run)(settings)
+    # What a sampler lacks, such as label frequencies, is said now and not when others have been measured.
+    for name in settings.samplers:
+        jax.eval_shape(SAMPLERS[name](settings.num_sampled[0]).init, jax.random.key(settings.seed), classes)
     methods = diagnostics.pairs(
         {name: SAMPLERS[name] for name in dict.fromkeys(settings.samplers)},
         {name: LOSSES[name] for name in dict.fromkeys(settings.losses)},
@@ -98,7 +101,7 @@ def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     }
     write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
     diagnostics.draw(result, out / "diagnostics.png")
-    console.print(f"wrote {out / 'results.json'} and {out / 'diagnostics.png'}", soft_wrap=True)
+    console.print(f"wrote {out / 'results.json'} and {out / 'diagnostics.png'}", soft_wrap=True, markup=False)
     return result
 
 
@@ -125,7 +128,7 @@ def _from_file(settings: Diagnose) -> tuple[Classes, np.ndarray, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:  # TypeError: of a single array
         raise ValueError(
             f"expected the folder of a run, or an .npz file of plain arrays (numpy.savez); {path} is neither."
         ) from error

@@ -42,7 +42,7 @@ def export_command(settings: Export) -> None:
     has_model = (run / finished.FILE).is_file() or any(run.glob(f"models/*/{finished.FILE}"))
     written = _of_model(settings) if has_model and not settings.best else export(run, settings.out, best=settings.best)
     for path in written:
-        Console().print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True)
+        Console().print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True, markup=False)
 
 
 def _of_model(settings: Export) -> list[Path]:
