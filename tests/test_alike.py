@@ -10,7 +10,7 @@ from flax import nnx
 
 import candax as cx
 from candax.alike import made_once
-from candax.recipes.links.training import regularised
+from candax.recipes.links.building import regularised
 from candax.recipes.words.training import word2vec_step_loss
 from candax.training.trainer import compiled_step, loss_of_labels
 

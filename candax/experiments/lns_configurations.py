@@ -12,8 +12,7 @@ from candax import data, losses, samplers
 from candax.base import Loss, Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES
-from candax.recipes.extreme.problem import problem
-from candax.recipes.extreme.toy import toy
+from candax.recipes.extreme.problem import problem, toy
 
 Name = Literal["python-stdlib", "yso-en", "acl-authors", "amazon-670k", "wiki-325k", "odp", "amazon-uniform", "toy"]
 MethodName = Literal[

@@ -21,9 +21,8 @@ from candax.models.transformer import Block
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import SamplerName
 from candax.recipes.extreme import saving as extreme
-from candax.recipes.links.building import link_model_of
+from candax.recipes.links.building import Regulariser, link_model_of
 from candax.recipes.links.command import METHODS, MethodName
-from candax.recipes.links.training import Regulariser
 from candax.recipes.retrieval.building import two_towers
 from candax.recipes.sequences.building import sequence_model
 

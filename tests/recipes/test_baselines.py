@@ -10,8 +10,13 @@ import candax as cx
 from candax import data, models
 from candax.data import Dataset, Examples
 from candax.recipes.extreme import baselines
-from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
-from candax.recipes.extreme.mixing import measure_mixture
+from candax.recipes.extreme.baselines import (
+    best_power,
+    best_shares,
+    measure_mixture,
+    most_frequent,
+    neighbour_shares,
+)
 from candax.recipes.extreme.train import Evaluate, Train, evaluate, train
 from candax.recipes.predict.loading import load
 

@@ -18,7 +18,7 @@ from candax.ranks import streaming_ranks
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import SAMPLERS
 from candax.recipes.common.optimizers import row_adagrad
-from candax.recipes.links import baselines, building, metrics, training
+from candax.recipes.links import baselines, building, metrics
 from candax.recipes.links.command import METHODS, LinksSettings, problem_of
 from tests.commands import fails, run, write_ring
 
@@ -154,10 +154,10 @@ def test_regularisers_are_of_the_triples_rows_alone(regulariser, power):
     rows = [entities[batch.entities], entities[batch.labels[:, 0]], relations[batch.relations]]
     penalty = sum(np.sum(np.abs(row) ** power) for row in rows) / 4
     model.eval()  # the same candidates at each call
-    plain, both = (training.regularised(regulariser, weight)(model, batch) for weight in (0.0, 0.5))
+    plain, both = (building.regularised(regulariser, weight)(model, batch) for weight in (0.0, 0.5))
     assert both - plain == pytest.approx(0.5 * penalty, rel=1e-4)
     model.train()
-    _, grads = cx.value_and_grad(training.regularised(regulariser, 1e3))(model, batch)
+    _, grads = cx.value_and_grad(building.regularised(regulariser, 1e3))(model, batch)
     drawn = np.asarray(grads.rows["encoder.entities"].ids)
     assert set(batch.labels[:, 0]) <= set(drawn.tolist())
     assert len(drawn) == 3 * 4 + 8  # nothing as large as the table

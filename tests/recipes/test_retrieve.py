@@ -11,8 +11,8 @@ from flax import nnx
 import candax as cx
 from candax import cli
 from candax.recipes.common.catalog import SAMPLERS
-from candax.recipes.retrieval import building, command, neighbours, tower
-from candax.recipes.sequences import files, next_item
+from candax.recipes.retrieval import building, command, tower
+from candax.recipes.sequences import files, neighbours
 from candax.recipes.sequences.packing import PackedBatch
 from tests.commands import fails, run
 
@@ -151,7 +151,7 @@ def test_a_number_that_is_given_takes_the_place_of_a_method_s_own():
         return cli._parse(["retrieve", *args])[1].ready()
 
     def of(settings, name):
-        return next_item.with_changes(settings, command.METHODS[name])
+        return settings.of(name)
 
     by_order = settings("--methods", "by_order")
     assert of(by_order, "by_order").recency == 0.8

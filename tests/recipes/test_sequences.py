@@ -187,9 +187,9 @@ def test_dropout_keeps_its_share_of_places_each_for_itself():
 
 def test_sasrec_s_cross_entropy_has_one_negative_for_each_place_and_quick_runs_are_quick():
     settings = command.SequencesSettings(quick=True).ready()
-    chosen = next_item.with_changes(settings, command.METHODS["sasrec_bce"])
+    chosen = settings.of("sasrec_bce")
     assert (chosen.epochs, chosen.dim, chosen.num_blocks) == (settings.epochs, settings.dim, 2)
-    given = next_item.with_changes(command.SequencesSettings(dim=128, loss="css"), command.METHODS["sasrec_bce"])
+    given = command.SequencesSettings(dim=128, loss="css").of("sasrec_bce")
     assert (given.epochs, given.dim, given.loss) == (200, 128, "negative_sampling")
     _, loss = building.pair_of(chosen)
     true, sampled = jnp.ones((1, 1), bool), jnp.ones((1, 32), bool)

@@ -131,12 +131,12 @@ def test_what_cannot_be_learned_or_measured_is_told():
     train = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], bool)))
     test = cx.data.Examples(features, csr_array(np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool)))
     dataset = cx.data.Dataset("made", train, test)
-    assert setting._notes(dataset, tf_idf=True) == [
+    assert setting.notes_on(dataset, tf_idf=True) == [
         "1 of 2 labels in test are in no training example: they count as missed",
         "1 of 3 training examples have no features: ranked by how frequent classes are",
         "1 of 3 test examples have no labels: left out of training and of figures",
         "1 of 3 test examples have no features: ranked by how frequent classes are",
     ]
-    assert setting._notes(dataset, tf_idf=False)[-1] == "values of features look like counts: try --tf-idf"
+    assert setting.notes_on(dataset, tf_idf=False)[-1] == "values of features look like counts: try --tf-idf"
     small = dataclasses.replace(train, features=(features / 7).astype(np.float32))
-    assert "counts" not in setting._notes(dataclasses.replace(dataset, train=small), tf_idf=False)[-1]
+    assert "counts" not in setting.notes_on(dataclasses.replace(dataset, train=small), tf_idf=False)[-1]

@@ -25,7 +25,7 @@ from candax.recipes.common.results import (
     without_models,
     write_json,
 )
-from candax.recipes.common.settings import Settings
+from candax.recipes.common.settings import Settings, writable_folder
 from candax.recipes.common.training import Run
 
 Row: TypeAlias = dict[str, Any]
@@ -67,6 +67,7 @@ class Study:
             its own rows, from which it goes on, in ``study.json``.
         data: a digest of what is trained on and measured with: rows of other data are not kept.
         names: of classes and others, with which models are saved: a part of the data, too.
+        notes: what to know of the data, printed before all else.
     """
 
     title: str
@@ -81,6 +82,7 @@ class Study:
     results: Callable[[Row], list[Row]] | None = None
     data: str = ""
     names: Sequence[Sequence[Any]] = ()
+    notes: Sequence[str] = ()
 
 
 def run(study: Study, settings: Settings) -> list[Row]:
@@ -118,6 +120,8 @@ def _run(study: Study, settings: Settings) -> list[Row]:
     out, console = settings.out, Console()
     identity = _identity(study, settings)
     file = out / ("results.json" if study.results is None else "study.json")
+    for note in study.notes:
+        console.print(note, soft_wrap=True, markup=False)
     console.print(study.title, markup=False)
     found = read_rows(file, identity)
     if found is None:
@@ -181,11 +185,12 @@ def _run(study: Study, settings: Settings) -> list[Row]:
 
 
 def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
-    """Makes a command from a function that builds a study: it readies the settings, builds the study and runs it."""
+    """Makes a command of a function that builds a study: it readies settings and folder, then builds and runs it."""
 
     @functools.wraps(build)
     def of(settings: S) -> list[Row]:
         settings = settings.ready()
+        writable_folder(settings.out)  # or it fails now, not when the data have been read
         return run(build(settings), settings)
 
     return of

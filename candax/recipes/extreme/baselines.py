@@ -1,4 +1,4 @@
-"""Baselines without training: the most frequent labels for each example, and those of the nearest training examples."""
+"""Baselines without training: the most frequent labels, those of the nearest training examples; mixed with models."""
 
 import contextlib
 import dataclasses
@@ -8,12 +8,16 @@ from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+import jax
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Array, Float, Float32, Int
 from scipy.sparse import csr_array
 
+from candax import losses
 from candax.data import Dataset, Examples
 from candax.data.progress import progress_bar
+from candax.models import Classifier
+from candax.recipes.extreme.embedding import embedded
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 
 _MOST = max(KS)
@@ -23,6 +27,8 @@ _AT_A_TIME, _SEARCHED = 256, 32_768
 _THREADS = min(8, os.cpu_count() or 1)  # each takes some 300 MB
 # Powers of the cosine to choose from, and the most examples that the choice is made by.
 _POWERS, _MOST_QUESTIONS = (2.0, 4.0, 8.0), 2000
+# Of a mixture: test examples, and scores of all their classes, at a time.
+_MOST_EXAMPLES, _SCORES_AT_A_TIME = 1024, 1 << 25
 
 
 def most_frequent(dataset: Dataset) -> dict[str, float]:
@@ -151,6 +157,44 @@ def measure_ranking(dataset: Dataset, top_ids: Int[np.ndarray, "N k"]) -> dict[s
     inverse = inverse_propensities(dataset.label_counts(dataset.train), len(dataset.train))
     ks = tuple(k for k in KS if k <= top_ids.shape[1])
     return ranking_metrics(top_ids, nonzero_pattern(dataset.test.labels), inverse, ks=ks)
+
+
+def measure_mixture(
+    models: Sequence[Classifier],
+    dataset: Dataset,
+    *,
+    loss: Any,
+    shares: csr_array | None = None,
+    weight: float = 0.0,
+) -> dict[str, float]:
+    """Ranking metrics by ``mean_m p_m(c | x) + weight share(c | x)``.
+
+    Args:
+        models: of the same data.
+        dataset: the models are measured on its test set.
+        loss: that the models were trained with: after ``one_vs_all`` p is the sigmoid, after others the softmax.
+        shares: of ``neighbour_shares``.
+        weight: of the shares.
+
+    Returns:
+        What ``ranking_metrics`` returns.
+    """
+    size = max(1, min(_MOST_EXAMPLES, len(dataset.test), _SCORES_AT_A_TIME // dataset.num_classes))
+    found = []
+    for at in range(0, len(dataset.test), size):
+        rows = slice(at, at + size)
+        features = dataset.test.features[rows]
+        each = [_probabilities(model.head(embedded(model, features)), loss) for model in models]
+        scores = np.mean(each, axis=0)
+        if shares is not None:
+            scores = scores + weight * shares[rows].toarray()
+        best = np.asarray(jax.lax.top_k(scores, min(_MOST, dataset.num_classes))[1])
+        found.append(np.pad(best, ((0, 0), (0, _MOST - best.shape[1])), constant_values=-1))
+    return measure_ranking(dataset, np.concatenate(found))
+
+
+def _probabilities(logits: Float[Array, "B num_classes"], loss: Any) -> Float[np.ndarray, "B num_classes"]:
+    return np.asarray(jax.nn.sigmoid(logits) if loss is losses.one_vs_all else jax.nn.softmax(logits))
 
 
 def _best(scores: csr_array, k: int) -> Int[np.ndarray, "N k"]:

@@ -18,8 +18,7 @@ from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.common.finished import plain
 from candax.recipes.common.options import with_options
 from candax.recipes.extreme.arrays import classes_of, features_of, in_range, indicator_of, is_indicator
-from candax.recipes.extreme.options import pair_of
-from candax.recipes.extreme.saving import OPTIONS, TASK, probability_of
+from candax.recipes.extreme.saving import OPTIONS, TASK, pair_of, probability_of
 from candax.recipes.extreme.scoring import Labels
 from candax.recipes.extreme.train import Train
 from candax.training import fit

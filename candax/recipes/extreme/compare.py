@@ -15,14 +15,12 @@ import itertools
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
 from candax import data
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
 from candax.recipes.extreme.problem import PANELS
-from candax.recipes.extreme.setting import MEASURED_AT, QUICK, Setting
+from candax.recipes.extreme.setting import MEASURED_AT, QUICK, Setting, notes_on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,18 +48,16 @@ class Compare(Setting):
         self.expect(bool(self.samplers and self.losses), "one or more of both", "samplers", "losses")
 
 
-def compare(settings: Compare) -> list[common.Row]:
-    """Runs the comparison and writes its files; returns the rows of the table."""
-    settings = settings.ready()
-    common.writable_folder(settings.out)
+@common.command
+def compare(settings: Compare) -> common.Study:
+    """Runs the comparison and writes its files."""
     dataset = settings.load()
-    settings.told(dataset)
-    Console().print(
+    sizes = (
         f"{dataset.name}: {len(dataset.train):,} training and {len(dataset.test):,} test examples, "
         f"{dataset.num_features:,} features, {dataset.num_classes:,} classes"
     )
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    study = common.Study(
+    return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes",
         [
             common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
@@ -81,8 +77,8 @@ def compare(settings: Compare) -> list[common.Row]:
         picture="compare.png",
         may_change=("samplers", "losses", "seeds"),
         data=dataset.digest,
+        notes=(*notes_on(dataset, tf_idf=settings.tf_idf), sizes),
     )
-    return common.run(study, settings)
 
 
 def _trained(settings: Compare, dataset: data.Dataset, seed: int) -> list[common.Method]:

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Int
+from scipy.sparse import csr_array
 
 import candax as cx
 from candax import data, models
@@ -28,6 +29,8 @@ from candax.recipes.extreme.embedding import measured
 
 # Test examples behind each point of a curve.
 CURVE_EXAMPLES = 5000
+# Sizes of ``toy``.
+_EXAMPLES, _FEATURES, _CLASSES = 64, 30, 20
 _adam = made_once(optax.adam)
 
 
@@ -105,6 +108,18 @@ def contest(
     full = training.by(None, full_softmax_for(batch_size, num_classes), "full softmax")
     methods = [Method({"method": "full_softmax"}, full)]
     return methods + [Method({"method": name}, training.by(*of, name)) for name, of in others.items()]
+
+
+def toy() -> data.Dataset:
+    """Learned in seconds, for ``--quick``: the first of an example's two classes can be read off a feature."""
+    row = np.arange(_EXAMPLES)
+    features = np.zeros((_EXAMPLES, _FEATURES), np.float32)
+    features[row, row % _CLASSES] = 1
+    features[row, _CLASSES + row % (_FEATURES - _CLASSES)] = 0.5
+    labels = np.zeros((_EXAMPLES, _CLASSES), bool)
+    labels[row, row % _CLASSES] = labels[row, (7 * row + 1) % _CLASSES] = True
+    examples = data.Examples(csr_array(features), csr_array(labels))
+    return data.Dataset("toy", examples, examples)
 
 
 COLUMNS = (

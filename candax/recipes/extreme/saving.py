@@ -1,13 +1,15 @@
-"""The model of a run of `candax train` as a file that needs no data set; see ``common.finished``."""
+"""What `candax train` and ``ExtremeClassifier`` share: options, and the model as a file that needs no data set."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from candax import losses
 from candax.data import Dataset
 from candax.models import Classifier
 from candax.recipes.common import finished
+from candax.recipes.common.catalog import LOSSES
 
 TASK = "extreme"
 # Settings of `candax train` that ``ExtremeClassifier`` has too.
@@ -22,6 +24,15 @@ def probability_of(sampler: str | None, loss: str) -> str:
     return "sigmoid" if sampler is not None and loss == "one_vs_all" else "softmax"
 
 
+def pair_of(settings: Any, num_classes: int) -> tuple[Any, Any]:
+    """Sampler and loss of the classifier; all classes are candidates where there are no more than would be drawn."""
+    if settings.sampler is None:
+        return None, losses.full_softmax
+    if num_classes <= settings.num_sampled:
+        return None, losses.over_all_classes(LOSSES[settings.loss])
+    return settings.pair_of(num_classes)
+
+
 def save_run(
     folder: Path,
     settings: Any,
@@ -32,7 +43,7 @@ def save_run(
     step: int,
     rarity: np.ndarray | None,
 ) -> None:
-    """Writes the model of a run into its folder.
+    """Writes the model of a run into its folder; see ``common.finished``.
 
     Args:
         folder: of the run.

@@ -5,7 +5,6 @@ import functools
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from rich.console import Console
 
 from candax import data
 from candax.base import Loss, Sampler
@@ -98,11 +97,6 @@ class Setting(common.Settings):
         dataset = data.tf_idf(dataset) if self.tf_idf else dataset
         return dataclasses.replace(dataset, train=_in_range(dataset.train), test=_in_range(dataset.test))
 
-    def told(self, dataset: data.Dataset) -> None:
-        """Prints what to know of a data set: what cannot be learned or measured, and a setting that may be missing."""
-        for note in _notes(dataset, self.tf_idf):
-            Console().print(note, soft_wrap=True, markup=False)
-
     def check_sizes(self, dataset: data.Dataset) -> None:
         """Raises ValueError for a data set that has nothing to measure on, or not enough to train on."""
         train, test = len(dataset.train), len(dataset.test)
@@ -152,7 +146,8 @@ class Setting(common.Settings):
         return SAMPLERS[sampler](number), LOSSES[loss]
 
 
-def _notes(dataset: data.Dataset, tf_idf: bool) -> list[str]:
+def notes_on(dataset: data.Dataset, *, tf_idf: bool) -> list[str]:
+    """What to know of a data set: what cannot be learned or measured, and a setting that may be missing."""
     learned = np.bincount(dataset.train.labels.indices, minlength=dataset.num_classes) > 0
     asked = dataset.test.labels.indices
     unseen = int(np.sum(~learned[asked]))

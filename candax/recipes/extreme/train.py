@@ -32,12 +32,17 @@ from candax.recipes import common
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
 from candax.recipes.common.training import begun, check_begun
-from candax.recipes.extreme.baselines import best_power, best_shares, most_frequent, neighbour_shares
+from candax.recipes.extreme.baselines import (
+    best_power,
+    best_shares,
+    measure_mixture,
+    most_frequent,
+    neighbour_shares,
+)
 from candax.recipes.extreme.embedding import measured
-from candax.recipes.extreme.mixing import measure_mixture
 from candax.recipes.extreme.problem import CURVE_EXAMPLES
 from candax.recipes.extreme.saving import save_run
-from candax.recipes.extreme.setting import MEASURED_AT, QUICK, STDLIB, Setting, without_validation
+from candax.recipes.extreme.setting import MEASURED_AT, QUICK, STDLIB, Setting, notes_on, without_validation
 from candax.training import Checkpoints, Validation, fit
 from candax.training.metrics_log import write_atomically
 
@@ -159,12 +164,10 @@ def identity_of(settings: Train, num_steps: int) -> dict[str, Any]:
     return kept if settings.encoder == "relu" else {**kept, "num_steps": num_steps}
 
 
-def train(settings: Train) -> list[common.Row]:
-    """Trains, or goes on with, a run for each seed; measures them beside baselines; returns the rows of the table."""
-    settings = settings.ready()
-    common.writable_folder(settings.out)
+@common.command
+def train(settings: Train) -> common.Study:
+    """Trains, or goes on with, a run for each seed; measures them beside baselines."""
     dataset = settings.load()
-    settings.told(dataset)
     for number in range(max(settings.seeds, settings.average)):
         of = settings.of_seed(number)
         check_begun(of.out, functools.partial(_identity, of, dataset))
@@ -194,7 +197,7 @@ def train(settings: Train) -> list[common.Row]:
         )
         for label, weight in means.items()
     ]
-    study = common.Study(
+    return common.Study(
         f"{dataset.name}: {dataset.num_features:,} features, {dataset.num_classes:,} classes\n"
         f"{len(dataset.train):,} training and {len(dataset.test):,} {settings.split} examples",
         methods,
@@ -219,8 +222,8 @@ def train(settings: Train) -> list[common.Row]:
         may_change=("seeds", "average", "dataset", "checkpoint_every", "keep"),
         results=functools.partial(_results, settings, dataset),
         data=f"{dataset.digest} {hashlib.blake2b(repr(dataset.class_names).encode(), digest_size=8).hexdigest()}",
+        notes=notes_on(dataset, tf_idf=settings.tf_idf),
     )
-    return common.run(study, settings)
 
 
 def _results(settings: Train, dataset: data.Dataset, row: common.Row) -> list[common.Row]:

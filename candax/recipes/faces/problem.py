@@ -24,6 +24,8 @@ _PAIRS, _PROBES, _DISTRACTORS = 1 << 40, 1 << 41, 1 << 42
 _AMONG = 64
 # Samples that an encoder sees at a time.
 _CHUNK = 1024
+# Of a warm start: samples that a class vector is the mean of, and identities whose samples are made at a time.
+_SAMPLES, _IDENTITIES = 4, 4096
 # Where the curve is measured, as shares of the steps.
 _MEASURED_AT = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
@@ -199,3 +201,53 @@ def make_problem(
         identities.inputs(new, zeros + 1),
         identities.inputs(_DISTRACTORS + np.arange(distractors), np.zeros(distractors, np.int64)),
     )
+
+
+def make_pretrained(
+    problem: Problem, loss: Callable[..., Any], *, learning_rate: float, num_classes: int, num_steps: int
+) -> models.Classifier:
+    """A model of all the problem's classes, after training on the first few of them with the full softmax.
+
+    A start for more classes than there is time to train from nothing: every class vector begins as the mean direction
+    of its samples' embeddings, so that a few steps among all classes show what a method adds or loses, instead of how
+    it begins.
+
+    Args:
+        problem: whose settings say what is trained and how.
+        loss: over all classes, to train with.
+        learning_rate: of that training.
+        num_classes: identities that the encoder is trained on; those of the problem, if it has fewer.
+        num_steps: training steps on them.
+
+    Returns:
+        The model: its encoder trained, its class vectors imprinted, of length 1.
+
+    Source: Qi, Brown and Lowe, Low-Shot Learning with Imprinted Weights (2018).
+    """
+    few = dataclasses.replace(
+        problem.settings, num_classes=min(num_classes, problem.settings.num_classes), learning_rate=learning_rate
+    )
+    few = dataclasses.replace(few, epochs=num_steps / few.batches_per_epoch)
+    training_of_few = make_problem(few, tests=1, pairs=2, probes=1, distractors=1).training()
+    trained, _ = training_of_few.train(None, loss, f"encoder, {few.num_classes:,} classes", None)
+    whole = problem.model()
+    whole.encoder = trained.encoder
+    whole.head.vectors[...] = jnp.asarray(imprinted(problem, whole))
+    return whole
+
+
+def imprinted(problem: Problem, model: models.Classifier) -> Float[np.ndarray, "num_classes dim"]:
+    """Mean direction of the embeddings of each class's first training samples, of length 1."""
+    settings, identities = problem.settings, problem.batches.identities
+    vectors = np.empty((settings.num_classes, settings.dim), np.float32)
+    samples = min(_SAMPLES, settings.samples_per_class)
+    for start in range(0, settings.num_classes, _IDENTITIES):
+        ids = np.arange(start, min(start + _IDENTITIES, settings.num_classes))
+        inputs = identities.inputs(np.repeat(ids, samples), np.tile(np.arange(samples), len(ids)))
+        directions = _unit(problem.embed(model, inputs))
+        vectors[ids] = _unit(directions.reshape(len(ids), samples, settings.dim).mean(axis=1))
+    return vectors
+
+
+def _unit(rows: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))

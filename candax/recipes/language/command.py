@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import optax
-from rich.console import Console
 
 import candax as cx
 from candax import files, models
@@ -135,13 +134,10 @@ class LanguageSettings(common.Settings):
         return self.length if self.model == "transformer" and self.context == "full" else 0
 
 
-def language(settings: LanguageSettings) -> list[common.Row]:
-    """Trains and measures the models and writes the files; returns the rows of the table."""
-    settings = settings.ready()
-    common.writable_folder(settings.out)
+@common.command
+def language(settings: LanguageSettings) -> common.Study:
+    """Trains and measures the models and writes the files."""
     text = text_of(settings)
-    for note in text.notes:
-        Console().print(note, soft_wrap=True, markup=False)
     # What is too short for a window of each stream should fail now, and not after the baselines.
     StreamBatches(text.train, settings.num_streams, settings.length, seed=settings.seed)
     simple: dict[str, Callable[[], dict[str, float]]] = {
@@ -155,7 +151,7 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         f"{text.name}: {text.num_words:,} words; {len(text.train):,} words of text to train, "
         f"{len(text.valid):,} to validate, {len(text.test):,} to test"
     )
-    study = common.Study(
+    return common.Study(
         title,
         methods,
         (
@@ -179,9 +175,9 @@ def language(settings: LanguageSettings) -> list[common.Row]:
         may_change=("methods", "seeds", "checkpoint_every"),
         data=files.digest_of(text.train, text.valid, text.test),
         names=(text.words,),
+        notes=text.notes,
         results=functools.partial(_results, settings, text),
     )
-    return common.run(study, settings)
 
 
 def _of_method(settings: LanguageSettings, name: MethodName) -> LanguageSettings:

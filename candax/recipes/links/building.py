@@ -1,19 +1,25 @@
-"""The model of `candax links`, from settings and a ``LinkMethod``: how it is built, trained and saved."""
+"""The model of `candax links`, from settings and a ``LinkMethod``: how it is built, regularised, trained and saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Array, Float
 
 import candax as cx
 from candax import data, losses, models
+from candax.alike import made_once
 from candax.base import Sampler
 from candax.models.links import LinkEncoder, NearEntities
 from candax.recipes import common
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, and_labels, for_computed
-from candax.recipes.links import training
+from candax.rows import lookup
+
+Regulariser: TypeAlias = Literal["n3", "l2"]
+_POWERS = {"n3": 3, "l2": 2}
 
 
 def training_of(
@@ -33,12 +39,48 @@ def training_of(
         num_steps,
         measure=lambda model: {},
         measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
-        loss_fn=training.regularised(settings.regulariser, settings.regularisation),
+        loss_fn=regularised(settings.regulariser, settings.regularisation),
     )
     sampler, loss = _pair(settings)
     if method.distance and sampler is not None:
         sampler = for_computed(sampler, graph.num_entities)
     return trained, (sampler, loss)
+
+
+@made_once
+def regularised(
+    regulariser: Regulariser, weight: float
+) -> Callable[[models.Classifier, data.QuestionBatch], Float[Array, ""]]:
+    """A loss for ``fit``: that of the head, and the mean over questions of a penalty on the rows of the triple.
+
+    ``weight (|x|_p^p + |r|_p^p + |y|_p^p)`` of the rows of the entity, the relation and the answer, with p = 3 (N3) or
+    2 (L2); complex coordinates count by their absolute values. There is no penalty on candidates.
+
+    Args:
+        regulariser: "n3" or "l2".
+        weight: of the penalty.
+
+    Returns:
+        ``loss_fn(model, batch)``.
+
+    Source: Lacroix, Usunier and Obozinski, Canonical Tensor Decomposition for Knowledge Base Completion (2018),
+        section 4.
+    """
+    power = _POWERS[regulariser]
+
+    def loss_fn(model: models.Classifier, batch: data.QuestionBatch) -> Float[Array, ""]:
+        encoder: Any = model.encoder
+        entity, relation = encoder.rows(batch)
+        loss = model.head.loss(encoder.asked(entity, relation), batch.labels)
+        if not weight:
+            return loss
+        answer = lookup(encoder.entities, batch.labels[:, 0])
+        sizes = [encoder.sizes(entity), encoder.sizes(answer)]
+        # Angles have no size.
+        sizes += [encoder.sizes(relation)] if encoder.product != "rotation" else []
+        return loss + weight * sum(jnp.sum(size**power) for size in sizes) / len(batch.labels)
+
+    return loss_fn
 
 
 def link_model_of(

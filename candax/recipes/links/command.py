@@ -23,7 +23,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from rich.console import Console
 
 from candax import data, files, models
 from candax.base import Sampler
@@ -33,9 +32,9 @@ from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.common.study import kept_in
-from candax.recipes.links import metrics, training
+from candax.recipes.links import metrics
 from candax.recipes.links.baselines import MostFrequentAnswer, OtherRelations
-from candax.recipes.links.building import save_model, training_of
+from candax.recipes.links.building import Regulariser, save_model, training_of
 from candax.training import embed
 
 MethodName: TypeAlias = Literal["complex", "distmult", "transe", "rotate", "full_softmax"]
@@ -108,7 +107,7 @@ class LinksSettings(common.Settings):
     """Whether heads and tails of the batch are candidates too, where the sampler's counts can be added to theirs."""
     smoothing: common.NotNegative = 0.2
     """Label smoothing: the part of the target that the candidates share; over all classes there is none."""
-    regulariser: training.Regulariser = "n3"
+    regulariser: Regulariser = "n3"
     """Of the rows of each triple: the sum of cubes or of squares."""
     regularisation: common.NotNegative = 0.1
     """The weight of the regulariser, which every graph wants its own of: 0.01 for python-stdlib unless given."""
@@ -184,17 +183,14 @@ class Problem:
         return self.figures(of_model, asked)
 
 
-def links(settings: LinksSettings) -> list[common.Row]:
-    """Trains and measures, and writes its files; returns the rows of the table."""
-    settings = settings.ready()
+@common.command
+def links(settings: LinksSettings) -> common.Study:
+    """Trains and measures, and writes its files."""
     for name in settings.methods:
         fits = METHODS[name].takes(settings.dim)
         settings.expect(fits, f"an even number for {name}, a complex number takes two", "dim")
-    common.writable_folder(settings.out)
     problem = problem_of(settings)
     graph, asked = problem.graph, problem.asked
-    for note in graph.notes:
-        Console().print(note, soft_wrap=True, markup=False)
     unseen = len(asked) // 2 - int(problem.seen(asked).sum()) // 2
     simple = {"most frequent answer": MostFrequentAnswer, "other relations": OtherRelations}
     figures = {name: functools.partial(_scored, scorer(graph), problem) for name, scorer in simple.items()}
@@ -205,7 +201,7 @@ def links(settings: LinksSettings) -> list[common.Row]:
         f"{len(graph.train):,} training triples\n"
         f"{len(asked):,} questions of {settings.split}; {unseen:,} triples of entities that training has not"
     )
-    study = common.Study(
+    return common.Study(
         title,
         methods,
         (
@@ -228,9 +224,9 @@ def links(settings: LinksSettings) -> list[common.Row]:
         may_change=_CHOOSE,
         data=files.digest_of(graph.train, graph.valid, graph.test),
         names=(graph.entity_names, graph.relation_names),
+        notes=graph.notes,
         results=functools.partial(_results, settings, graph),
     )
-    return common.run(study, settings)
 
 
 def problem_of(settings: LinksSettings) -> Problem:

@@ -23,14 +23,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from candax import files, models
+from candax import models
 from candax.base import Sampler
 from candax.recipes import common
 from candax.recipes.common.catalog import SamplerName
 from candax.recipes.common.study import kept_in
 from candax.recipes.retrieval.building import TASK, pair_of, save_towers, two_towers
 from candax.recipes.retrieval.features import NOTHING, Known, read_features
-from candax.recipes.retrieval.neighbours import ItemNeighbours
 from candax.recipes.retrieval.scoring import indexed_figures, tower_scores
 from candax.recipes.sequences import neighbours, next_item
 from candax.recipes.sequences.files import Sequences, load, ranges
@@ -78,6 +77,7 @@ class RetrieveSettings(next_item.NextItemSettings):
     out: common.Out = Path("runs/retrieve")
     """Folder for results.json, retrieve.png and the models."""
     QUICK: ClassVar[Mapping[str, Any]] = {**next_item.NextItemSettings.QUICK, "hidden_dim": 16}
+    METHODS: ClassVar = METHODS
     UNLESS_GIVEN: ClassVar = tuple(METHODS.values())
     OPTIONS: ClassVar[Sequence[str]] = (
         "sampler", "in_batch", "hard", "loss", "num_sampled", "smoothing", "dim", "hidden_dim", "separate_tables",
@@ -98,38 +98,32 @@ class RetrieveSettings(next_item.NextItemSettings):
         settings.expect(not own, "methods without a sampler of their own, for --hard", "hard", "methods")
         return settings
 
-    def changes(self) -> list[Mapping[str, Any]]:
-        """See ``NextItemSettings``."""
-        return [METHODS[name] for name in self.methods]
 
-
-def retrieve(settings: RetrieveSettings) -> list[common.Row]:
-    """Trains and measures the models and writes the files; returns the rows of the table."""
-    settings = settings.ready()
-    common.writable_folder(settings.out)
+@common.command
+def retrieve(settings: RetrieveSettings) -> common.Study:
+    """Trains and measures the models and writes the files."""
     loaded = load(settings.dataset, min_count=settings.min_count)
     found = dataclasses.replace(loaded, held_out=1 if settings.split == "test" else 2)
     known = _known(settings, found)
     simple: dict[str, Scorer] = {
         "most popular": neighbours.MostPopular(found),
-        "item neighbours": ItemNeighbours(found),
+        "item neighbours": neighbours.ItemNeighbours(found),
         "sequential neighbours": neighbours.Neighbours(found),
     }
-    return next_item.run(
+    return next_item.study(
         settings,
         found,
-        next_item.rows_of(settings, found, simple, METHODS, functools.partial(_trained, found, known), ks=KS),
+        next_item.rows_of(settings, found, simple, functools.partial(_trained, found, known), ks=KS),
+        task=TASK,
+        protocols=_PROTOCOLS,
         taken="taken",
         level="item neighbours",
         columns=(
             common.Column("recall@100", "recall@100", ".4f"),
             common.Column("by IVF-BQ: recall@10", "indexed recall@10", ".4f"),
         ),
-        picture="retrieve.png",
         may_change=next_item.CHOOSE,
-        data=f"{files.digest_of(found.items, found.offsets)} {known.digest}",
-        names=(found.item_names,),
-        results=functools.partial(next_item.results_of, settings, found, TASK, _PROTOCOLS),
+        data=(str(known.digest),),
     )
 
 

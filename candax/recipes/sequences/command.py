@@ -18,11 +18,11 @@ in training, one seed .082 / .049. A model of SASRec's size on one core: .0758 /
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from candax import files, models
+from candax import models
 from candax.base import Sampler
 from candax.models.transformer import Block
 from candax.recipes import common
@@ -85,6 +85,7 @@ class SequencesSettings(next_item.NextItemSettings):
     out: common.Out = Path("runs/sequences")
     """Folder for results.json, sequences.png and the models."""
     SHARES: ClassVar[Sequence[str]] = (*next_item.NextItemSettings.SHARES, "attention_dropout")
+    METHODS: ClassVar = METHODS
     UNLESS_GIVEN: ClassVar = tuple(METHODS.values())
     OPTIONS: ClassVar[Sequence[str]] = (
         "sampler", "loss", "num_sampled", "power", "smoothing", "kind", "num_blocks", "num_heads", "dim",
@@ -92,23 +93,18 @@ class SequencesSettings(next_item.NextItemSettings):
         "seed",
     )  # fmt: skip
 
-    def changes(self) -> list[Mapping[str, Any]]:
-        """See ``NextItemSettings``."""
-        return [METHODS[name] for name in self.methods]
-
     def check(self) -> None:
         """See ``Settings``."""
         super().check()
         for name in self.methods:
-            of = next_item.with_changes(self, METHODS[name])
+            of = self.of(name)
             fits = of.dim % of.num_heads == 0
             of.expect(fits, f"as many coordinates as the heads of {name} divide", "dim", "num_heads")
 
 
-def sequences(settings: SequencesSettings) -> list[common.Row]:
-    """Trains and measures, and writes its files; returns the rows of the table."""
-    settings = settings.ready()
-    common.writable_folder(settings.out)
+@common.command
+def sequences(settings: SequencesSettings) -> common.Study:
+    """Trains and measures, and writes its files."""
     found = sequences_of(settings)
     near = neighbours.Neighbours(found)
     simple: dict[str, Scorer] = {
@@ -116,24 +112,21 @@ def sequences(settings: SequencesSettings) -> list[common.Row]:
         "most frequent successor": neighbours.most_frequent_successor(found),
         "nearest neighbours": near,
     }
-    rows = next_item.rows_of(settings, found, simple, METHODS, functools.partial(_trained, found))
+    rows = next_item.rows_of(settings, found, simple, functools.partial(_trained, found))
     if settings.average:
         name = settings.methods[0]
-        chosen = next_item.with_changes(settings, METHODS[name])
         for weight, beside in ((0.0, ""), (settings.neighbours, " and neighbours")):
             label = {"method": f"mean of {settings.average}{beside}", "of": name}
-            rows.append(comparing.row(label, _averaged, chosen, found, name, near, weight))
-    return next_item.run(
+            rows.append(comparing.row(label, _averaged, settings.of(name), found, name, near, weight))
+    return next_item.study(
         settings,
         found,
         rows,
+        task=TASK,
+        protocols=_PROTOCOLS,
         taken="in order",
         level="nearest neighbours",
-        picture="sequences.png",
         may_change=_CHOOSE,
-        data=files.digest_of(found.items, found.offsets),
-        names=(found.item_names,),
-        results=functools.partial(next_item.results_of, settings, found, TASK, _PROTOCOLS),
     )
 
 

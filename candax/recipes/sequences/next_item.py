@@ -4,14 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from rich.console import Console
 
 import candax as cx
 from candax import models
 from candax.base import Sampler
+from candax.files import digest_of
 from candax.recipes import common
 from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import LossName
@@ -27,6 +27,7 @@ CHOOSE = ("methods", "seeds")
 
 # Settings that make a method what it is; others may be given for all methods together.
 _OF_METHODS = ("sampler", "loss", "kind")
+S = TypeVar("S", bound="NextItemSettings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,8 @@ class NextItemSettings(common.Settings):
     }  # fmt: skip
     # Names of the settings that must be below 1.
     SHARES: ClassVar[Sequence[str]] = ("item_dropout", "dropout", "smoothing", "decay")
+    # What each method changes in the settings.
+    METHODS: ClassVar[Mapping[Any, Mapping[str, Any]]] = {}
 
     def check(self) -> None:
         """See ``Settings``."""
@@ -87,7 +90,15 @@ class NextItemSettings(common.Settings):
 
     def changes(self) -> list[Mapping[str, Any]]:
         """What each of the methods changes in the settings."""
-        return []
+        return [self.METHODS[name] for name in getattr(self, "methods", ())]
+
+    def of(self: S, name: str) -> S:
+        """The settings of a method.
+
+        What makes it this method is as it says. Its other values are for settings that are not given.
+        """
+        own = {key: value for key, value in self.METHODS[name].items() if key in _OF_METHODS}
+        return dataclasses.replace(self.unless_given(self.METHODS[name]), **own)
 
     def questions(self, found: Sequences) -> Questions:
         """The questions to measure with."""
@@ -98,42 +109,46 @@ def rows_of(
     settings: Any,
     found: Sequences,
     simple: Mapping[str, Scorer],
-    methods: Mapping[Any, Mapping[str, Any]],
     trained: Callable[[Any, str, int], dict[str, Any]],
     *,
     ks: Sequence[int] = KS,
 ) -> list[common.Method]:
-    """See ``comparing.rows_of``; ``methods`` says what each method changes in the settings, ``ks`` which k to use."""
+    """See ``comparing.rows_of``; ``ks`` says which k to use."""
 
     def measured(scorer: Scorer) -> dict[str, float]:
         return evaluate(scorer, found, settings.questions(found), ks=ks)
 
     figures = {name: functools.partial(measured, scorer) for name, scorer in simple.items()}
-    return comparing.rows_of(settings, figures, lambda name: with_changes(settings, methods[name]), trained)
+    return comparing.rows_of(settings, figures, settings.of, trained)
 
 
-def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
-    """The settings of a method.
-
-    What makes it this method is as it says. Its other values are for settings that are not given.
-    """
-    own = {name: value for name, value in changes.items() if name in _OF_METHODS}
-    return dataclasses.replace(settings.unless_given(changes), **own)
-
-
-def run(
+def study(
     settings: Any,
     found: Sequences,
     rows: Sequence[common.Method],
     *,
+    task: str,
+    protocols: Mapping[str, Mapping[str, str]],
     taken: str,
     level: str,
+    may_change: Sequence[str],
+    data: Sequence[str] = (),
     columns: Sequence[common.Column] = (),
-    **study: Any,
-) -> list[common.Row]:
-    """Runs the study; returns the rows of its table."""
-    for note in (*found.notes, *_counted(found, settings.questions(found))):
-        Console().print(note, soft_wrap=True, markup=False)
+) -> common.Study:
+    """The study of a command.
+
+    Args:
+        settings: of the command.
+        found: what is trained on and asked about.
+        rows: of the table.
+        task: the command's name.
+        protocols: see ``_results_of``.
+        taken: how users take items, in the title.
+        level: the baseline that the picture shows as a line.
+        may_change: see ``Study``.
+        data: digests of what is trained on besides the sequences.
+        columns: further ones.
+    """
     title = (
         f"{found.name}: next of {found.num_items:,} items, {len(found.lengths):,} users, {len(found.items):,} items "
         f"{taken}, {settings.split}"
@@ -150,7 +165,18 @@ def run(
         common.Column("sec.", "seconds", ".0f"),
     )
     panel = comparing.progress("ndcg@10", f"nDCG@10 of {settings.curve_users:,} users", simple=level, of="ndcg@10")
-    return common.run(common.Study(title, rows, every, (panel,), **study), settings)
+    return common.Study(
+        title,
+        rows,
+        every,
+        (panel,),
+        picture=f"{task}.png",
+        may_change=may_change,
+        data=" ".join([digest_of(found.items, found.offsets), *data]),
+        names=(found.item_names,),
+        notes=(*found.notes, *_counted(found, settings.questions(found))),
+        results=functools.partial(_results_of, settings, found, task, protocols),
+    )
 
 
 def _counted(found: Sequences, questions: Questions) -> list[str]:
@@ -172,7 +198,7 @@ def _counted(found: Sequences, questions: Questions) -> list[str]:
     return [note for note, number in said.items() if number]
 
 
-def results_of(
+def _results_of(
     settings: Any, found: Sequences, task: str, protocols: Mapping[str, Mapping[str, str]], row: common.Row
 ) -> list[dict[str, Any]]:
     """The rows of results.json: one for each protocol, which is told by the prefix of its figures' names."""

@@ -143,9 +143,9 @@ _OF_BATCHES = ("batch_size", "seed", "direction", "window", "subsample")
 _SCORE = "score of "
 
 
-def word2vec(settings: Word2Vec) -> list[common.Row]:
-    """Trains, writes the vectors, the table and the picture, and returns the rows of the table."""
-    settings = settings.ready()
+@common.command
+def word2vec(settings: Word2Vec) -> common.Study:
+    """Trains, and writes the vectors, the table and the picture."""
     # What cannot be read should fail now and not after training.
     for path in settings.similarity:
         read_similarity(path)
@@ -164,7 +164,7 @@ def word2vec(settings: Word2Vec) -> list[common.Row]:
     measured = [*settings.similarity, *settings.analogies]
     if measured:
         methods.insert(0, comparing.row({"method": _SIMPLE}, _untrained, settings, text))
-    study = common.Study(
+    return common.Study(
         f"{text.name}: {text.total:,} words, {text.num_words:,} of them different",
         methods,
         (
@@ -184,7 +184,6 @@ def word2vec(settings: Word2Vec) -> list[common.Row]:
         results=functools.partial(_results, text),
         data=digest_of(np.frombuffer(text.digest.encode(), np.uint8), *(np.fromfile(f, np.uint8) for f in measured)),
     )
-    return common.run(study, settings)
 
 
 def _folders(settings: Word2Vec) -> list[Path]:
