@@ -18,6 +18,8 @@ from candax.samplers.ivf.factory import ivf_index
 
 # Embeddings that are scored, and inputs that are answered, at a time.
 AT_A_TIME = 1024
+# Classes that an index is asked for where fewer are wanted, so that probabilities hardly depend on how many those are.
+_FOUND = 1000
 # Of an index: the fewest classes that it sees and keeps, classes per list, and the shares that it sees and keeps.
 _LEAST_CLASSES, _CLASSES_PER_LIST, _SEEN, _KEPT = 1000, 256, 0.1, 0.02
 
@@ -74,6 +76,18 @@ class Search:
         scores, ids = (np.concatenate([part[i] for part in parts]) for i in range(2))
         normalizers = [part.log_normalizer for part in parts if part.log_normalizer is not None]
         return Best(scores, ids, np.concatenate(normalizers) if normalizers else None)
+
+    def likeliest(
+        self, embeddings: Float[np.ndarray, "n dim"], k: int
+    ) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
+        """Probabilities, by the softmax, and ids of the k best.
+
+        Through an index the probabilities are those among the 1,000 classes (or k, if that is more) that it finds.
+        """
+        best = self.best(embeddings, max(k, _FOUND) if self.is_approximate else k)
+        if best.log_normalizer is None:
+            return np.asarray(jax.nn.softmax(best.scores, axis=1))[:, :k], best.ids[:, :k]
+        return np.exp(best.scores - best.log_normalizer[:, None]), best.ids
 
     def _of_one_size(self, embeddings: np.ndarray, size: int, k: int, exclude: np.ndarray | None) -> Best:
         """Searches for a part that is padded to one size, so that there are few compilations."""

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from candax import data
 from candax.recipes import common
+from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LossName, SamplerName
 from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
 from candax.recipes.extreme.problem import PANELS
@@ -60,8 +61,8 @@ def compare(settings: Compare) -> common.Study:
     return common.Study(
         f"{dataset.name}: {dataset.num_classes:,} classes",
         [
-            common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
-            common.Method({"method": "nearest neighbours"}, lambda folder: nearest_neighbours(dataset)),
+            comparing.row({"method": "most frequent"}, most_frequent, dataset),
+            comparing.row({"method": "nearest neighbours"}, nearest_neighbours, dataset),
             *(method for seed in seeds for method in _trained(settings, dataset, seed)),
         ],
         (

@@ -17,9 +17,6 @@ from candax.recipes.common import finished
 from candax.recipes.common.search import Searching
 from candax.recipes.extreme.embedding import embedded
 
-# Classes that an index is asked for where fewer are wanted, so that probabilities hardly depend on how many those are.
-_FOUND = 1000
-
 
 class Labels(Searching):
     """What a trained model predicts for examples.
@@ -43,18 +40,11 @@ class Labels(Searching):
         return finished.into(model, self.weights, "the model")
 
     def top_k(self, features: csr_array, k: int) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, "n k"]]:
-        """Probabilities and ids of the k likeliest classes, best first.
-
-        Through an index the probabilities of a softmax are those among the 1,000 classes (or k, if that is more) that
-        it finds.
-        """
-        more = self.search.is_approximate and not self._is_sigmoid
-        best = self.search.best(self.embedded(features), max(k, _FOUND) if more else k)
-        if self._is_sigmoid:
-            return expit(best.scores), best.ids
-        if best.log_normalizer is None:
-            return np.asarray(jax.nn.softmax(best.scores, axis=1))[:, :k], best.ids[:, :k]
-        return np.exp(best.scores - best.log_normalizer[:, None]), best.ids
+        """Probabilities and ids of the k likeliest classes, best first; those of a softmax as ``Search.likeliest``."""
+        if not self._is_sigmoid:
+            return self.search.likeliest(self.embedded(features), k)
+        best = self.search.best(self.embedded(features), k)
+        return expit(best.scores), best.ids
 
     def probabilities(self, features: csr_array) -> Float[np.ndarray, "n num_classes"]:
         """Probabilities of all classes."""

@@ -29,6 +29,7 @@ from candax import data, losses
 from candax.base import Sampler
 from candax.models import Classifier
 from candax.recipes import common
+from candax.recipes.common import comparing
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
 from candax.recipes.common.training import begun, check_begun
@@ -173,10 +174,6 @@ def train(settings: Train) -> common.Study:
         check_begun(of.out, functools.partial(_identity, of, dataset))
     shares = functools.cache(lambda: neighbour_shares(dataset, power=best_power(without_validation(dataset))))
     name = "full softmax" if settings.sampler is None else f"{settings.sampler}, {settings.loss}"
-    methods = [
-        common.Method({"method": "most frequent"}, lambda folder: most_frequent(dataset)),
-        common.Method({"method": "nearest neighbours"}, lambda folder: best_shares(dataset, shares())),
-    ]
     each = [settings.of_seed(number) for number in range(settings.seeds)]
     some = [settings.of_seed(number) for number in range(settings.average)]
     mean = name if settings.average == 1 else f"mean of {settings.average}"
@@ -184,19 +181,16 @@ def train(settings: Train) -> common.Study:
     if settings.average and settings.neighbours:
         means[f"{mean} and neighbours"] = settings.neighbours
     averaged: dict[Train, Classifier] = {}
-    methods += [
-        common.Method(
-            {"method": name, "seed": of.seed},
-            functools.partial(_trained, of, dataset, averaged if means and of in some else None),
-        )
-        for of in each
+    row = comparing.row  # runs have folders of their own, which stay
+    methods = [
+        row({"method": "most frequent"}, most_frequent, dataset),
+        row({"method": "nearest neighbours"}, lambda: best_shares(dataset, shares())),
     ]
-    methods += [
-        common.Method(
-            {"method": label}, functools.partial(_averaged, some, len(each), dataset, averaged, shares, weight)
-        )
-        for label, weight in means.items()
-    ]
+    for of in each:
+        kept = averaged if means and of in some else None
+        methods.append(row({"method": name, "seed": of.seed}, _trained, of, dataset, kept))
+    for label, weight in means.items():
+        methods.append(row({"method": label}, _averaged, some, len(each), dataset, averaged, shares, weight))
     return common.Study(
         f"{dataset.name}: {dataset.num_features:,} features, {dataset.num_classes:,} classes\n"
         f"{len(dataset.train):,} training and {len(dataset.test):,} {settings.split} examples",
@@ -280,11 +274,8 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
     return run, figures
 
 
-def _trained(
-    settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier] | None, folder: Path | None
-) -> common.Row:
+def _trained(settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier] | None) -> common.Row:
     """A run, whose model joins those that are ``trained`` already, if a mean is taken of it."""
-    del folder  # A run has a folder of its own, which stays.
     run, figures = _fitted(settings, dataset)
     if trained is not None:
         trained[settings] = run.model
@@ -298,10 +289,8 @@ def _averaged(
     trained: dict[Train, Classifier],
     shares: Callable[[], csr_array],
     weight: float,
-    folder: Path | None,
 ) -> common.Row:
     """Of the models of several runs, the first ``done`` of which have been trained, if not by this process."""
-    del folder
     for number, of in enumerate(each):
         if of not in trained:
             trained[of] = _fitted(of, dataset, progress=number >= done)[0].model

@@ -140,10 +140,11 @@ def language(settings: LanguageSettings) -> common.Study:
     text = text_of(settings)
     # What is too short for a window of each stream should fail now, and not after the baselines.
     StreamBatches(text.train, settings.num_streams, settings.length, seed=settings.seed)
+    number, measured = text.num_words, functools.partial(_measured, settings, text)
     simple: dict[str, Callable[[], dict[str, float]]] = {
-        "unigram": functools.partial(_unigram, settings, text),
-        "Kneser-Ney bigrams": functools.partial(_kneser_ney, settings, text, 2),
-        "Kneser-Ney trigrams": functools.partial(_kneser_ney, settings, text, 3),
+        "unigram": lambda: measured(lambda ids: ngrams.unigram_perplexity(text.train, ids, number)),
+        "Kneser-Ney bigrams": lambda: measured(ngrams.KneserNey(text.train, number, order=2).perplexity),
+        "Kneser-Ney trigrams": lambda: measured(ngrams.KneserNey(text.train, number, order=3).perplexity),
     }
     trained = functools.partial(_trained, text)
     methods = comparing.rows_of(settings, simple, functools.partial(_of_method, settings), trained)
@@ -199,15 +200,8 @@ def _parts(settings: LanguageSettings, text: Text) -> dict[str, Any]:
     return parts if settings.split == "validation" else {**parts, "test": text.test}
 
 
-def _unigram(settings: LanguageSettings, text: Text) -> dict[str, float]:
-    return {
-        part: ngrams.unigram_perplexity(text.train, ids, text.num_words) for part, ids in _parts(settings, text).items()
-    }
-
-
-def _kneser_ney(settings: LanguageSettings, text: Text, order: int) -> dict[str, float]:
-    model = ngrams.KneserNey(text.train, text.num_words, order=order)
-    return {part: model.perplexity(ids) for part, ids in _parts(settings, text).items()}
+def _measured(settings: LanguageSettings, text: Text, perplexity_of: Callable[[np.ndarray], float]) -> dict[str, float]:
+    return {part: perplexity_of(ids) for part, ids in _parts(settings, text).items()}
 
 
 def training_of(
@@ -222,14 +216,11 @@ def training_of(
     def measured(model: Any, ids: np.ndarray) -> float:
         return perplexity(model, ids, text.end, length=length, context=context)
 
-    def measure(model: Any) -> dict[str, float]:
-        return {part: measured(model, ids) for part, ids in _parts(settings, text).items()}
-
     trained = common.Training(
         functools.partial(_make, settings, text, num_steps, seed),
         batches,
         num_steps,
-        measure=measure,
+        measure=lambda model: _measured(settings, text, functools.partial(measured, model)),
         on_the_way=lambda model: {"perplexity": measured(model, some)},
         measured_at=(0.05, 0.1, 0.25, 0.5, 0.75, 1.0),
         checkpoint_every=settings.checkpoint_every,

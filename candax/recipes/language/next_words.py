@@ -20,8 +20,6 @@ from candax.training.trainer import Graph
 
 # How many of the latest words of a text an LSTM reads.
 _LATEST = 512
-# Words that an index is asked for where fewer are wanted, so that probabilities hardly depend on how many those are.
-_FOUND = 1000
 # Words that are read at a time.
 _MOST_WORDS = 1 << 16
 
@@ -81,13 +79,9 @@ class NextWords(Searching):
         answers: list[tuple[list[str], list[float]]] = [([], [])] * len(ids)
         leave = self._numbers.get(UNKNOWN, -1) if not unknown else -1
         for rows in _alike([len(of) for of in ids]):
-            embeddings = self._read([ids[row] for row in rows])
-            best = self.search.best(embeddings, (max(k, _FOUND) if self.search.is_approximate else k) + 1)
-            if best.log_normalizer is None:
-                chances = np.asarray(jax.nn.softmax(best.scores, axis=1))
-            else:
-                chances = np.exp(best.scores - best.log_normalizer[:, None])
-            for row, found, of in zip(rows, best.ids, chances, strict=True):
+            # One more, as <unk> may be left out.
+            chances, best = self.search.likeliest(self._read([ids[row] for row in rows]), k + 1)
+            for row, found, of in zip(rows, best, chances, strict=True):
                 kept = np.flatnonzero((found >= 0) & (found != leave))[:k]
                 answers[row] = ([self.words[i] for i in found[kept].tolist()], of[kept].tolist())
         return answers

@@ -23,9 +23,9 @@ _POWERS = {"n3": 3, "l2": 2}
 
 
 def training_of(
-    settings: Any, method: Any, graph: data.Graph, seed: int
+    settings: Any, method: Any, graph: data.Graph, seed: int, **options: Any
 ) -> tuple[common.Training, tuple[Sampler | None, Any]]:
-    """How a model is trained, without anything measured; and its sampler and loss."""
+    """How a model is trained, with ``options`` of ``Training``, or without anything measured; its sampler and loss."""
     batches = data.QuestionBatches(graph, min(settings.batch_size, 2 * len(graph.train)), seed)
     num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
 
@@ -37,9 +37,9 @@ def training_of(
         make,
         batches,
         num_steps,
-        measure=lambda model: {},
         measured_at=(0.1, 0.25, 0.5, 0.75, 1.0),
         loss_fn=regularised(settings.regulariser, settings.regularisation),
+        **{"measure": lambda model: {}, **options},
     )
     sampler, loss = _pair(settings)
     if method.distance and sampler is not None:

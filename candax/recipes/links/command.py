@@ -259,13 +259,8 @@ def measured_training(
 ) -> tuple[common.Training, tuple[Sampler | None, Any]]:
     """How a model is trained and measured; and its sampler and loss."""
     some = problem.asked[np.sort(np.random.default_rng(0).permutation(len(problem.asked))[: settings.curve_questions])]
-    trained, pair = training_of(settings, method, problem.graph, seed)
-    trained = dataclasses.replace(
-        trained,
-        measure=functools.partial(problem.measure, problem.asked),
-        on_the_way=functools.partial(problem.measure, some),
-    )
-    return trained, pair
+    measure, on_the_way = (functools.partial(problem.measure, asked) for asked in (problem.asked, some))
+    return training_of(settings, method, problem.graph, seed, measure=measure, on_the_way=on_the_way)
 
 
 def _trained(problem: Problem, settings: LinksSettings, name: MethodName, seed: int) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class LinkPredictor(Searching):
         size = max(2, min(self.settings.batch_size, 2 * len(graph.train)) // 2 * 2)
         number = min(self.settings.num_sampled, graph.num_entities)
         settings = dataclasses.replace(self.settings, batch_size=size, num_sampled=number)
-        training, pair = training_of(settings, METHODS[self.method], graph, settings.seed)
-        model, _ = dataclasses.replace(training, progress=False).train(*pair, "", None)
+        training, pair = training_of(settings, METHODS[self.method], graph, settings.seed, progress=False)
+        model, _ = training.train(*pair, "", None)
         # A model as it is loaded: without a sampler and what that remembers, which could not be pickled.
         bare = link_model_of(self.settings, METHODS[self.method], graph)
         self.model = finished.into(bare, finished.weights_of(model), "the model")

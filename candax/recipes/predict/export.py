@@ -15,12 +15,10 @@ import tyro
 from rich.console import Console
 
 from candax.recipes.common import finished
-from candax.recipes.predict.loading import load_task
+from candax.recipes.predict.loading import TASKS, load_task
 from candax.training.metrics_log import write_atomically
 from candax.training.saved import export, write_classes
 
-# What is called so in what is loaded of a task are the names of its classes.
-_NAMES = {"extreme": "classes_", "sequences": "items", "retrieve": "items", "links": "entities", "language": "words"}
 _HEAD = "head"
 
 
@@ -53,7 +51,7 @@ def _of_model(settings: Export) -> list[Path]:
     if classes.biases is not None:
         parts["class_biases"] = np.asarray(classes.biases)[:number]
     written = write_classes(settings.out, _HEAD, parts, normalized=classes.normalized)
-    names, path = getattr(found, _NAMES[task]), settings.out / f"{_HEAD}.class_names.json"
+    names, path = getattr(found, TASKS[task].names), settings.out / f"{_HEAD}.class_names.json"
     # As an array, texts would all take the memory of the longest.
     as_list = names.tolist() if isinstance(names, np.ndarray) else list(names)
     write_atomically(path, json.dumps(as_list, ensure_ascii=False) + "\n")

@@ -17,21 +17,26 @@ class Task(NamedTuple):
         command: that trains it.
         loaded: module and class of what is loaded, with ``of(finished)``.
         answers: the module beside this one that answers lines of text.
+        names: what the names of classes are called in what is loaded.
     """
 
     command: str
     loaded: tuple[str, str]
     answers: str
+    names: str
 
 
 # By the task's name in the file of a run; word vectors have files of their own.
 TASKS: dict[str, Task] = {
-    "extreme": Task("candax train", ("candax.recipes.extreme.classifier", "ExtremeClassifier"), "examples"),
-    "sequences": Task("candax sequences", ("candax.recipes.sequences.recommender", "SequenceRecommender"), "histories"),
-    "retrieve": Task("candax retrieve", ("candax.recipes.retrieval.recommender", "TwoTowerRecommender"), "histories"),
-    "links": Task("candax links", ("candax.recipes.links.predictor", "LinkPredictor"), "questions"),
-    "language": Task("candax language", ("candax.recipes.language.next_words", "NextWords"), "texts"),
-    "words": Task("candax word2vec", ("candax.data", "WordVectors"), "words"),
+    name: Task(command, (f"candax.{module}", kind), answers, names)
+    for name, command, module, kind, answers, names in (
+        ("extreme", "candax train", "recipes.extreme.classifier", "ExtremeClassifier", "examples", "classes_"),
+        ("sequences", "candax sequences", "recipes.sequences.recommender", "SequenceRecommender", "histories", "items"),
+        ("retrieve", "candax retrieve", "recipes.retrieval.recommender", "TwoTowerRecommender", "histories", "items"),
+        ("links", "candax links", "recipes.links.predictor", "LinkPredictor", "questions", "entities"),
+        ("language", "candax language", "recipes.language.next_words", "NextWords", "texts", "words"),
+        ("words", "candax word2vec", "data", "WordVectors", "words", "words"),
+    )
 }
 _WORDS = "words"
 _VECTORS = ("vectors.safetensors", "vectors.bin", "vectors.txt")

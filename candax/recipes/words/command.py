@@ -135,7 +135,7 @@ _OF_NO_ROW = ("quick", "text", "checkpoint_every", "seeds")
 # Settings that `train_word2vec` has too, under the same names.
 _AS_THEY_ARE = (
     *("epochs", "direction", "window", "subsample", "batch_size", "checkpoint_every"),
-    *("dim", "k", "num_sampled", "power", "learning_rate"),
+    *("dim", "k", "num_sampled", "power", "learning_rate", "seed"),
 )
 # With these as they are a step is so small that one thread is as quick as two.
 _OF_SMALL_STEPS = ("sampler", "num_sampled", "batch_size")
@@ -155,12 +155,13 @@ def word2vec(settings: Word2Vec) -> common.Study:
         one_thread(settings.dim)
     text = data.text_words(settings.text, min_count=settings.min_count, keep_case=settings.keep_case)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    for seed, folder in zip(seeds, _folders(settings), strict=True):
-        check_begun(folder, functools.partial(_identity, settings, text, seed))
-    methods = [
-        comparing.row({"method": settings.direction, "seed": seed}, _trained, settings, text, folder, seed)
-        for seed, folder in zip(seeds, _folders(settings), strict=True)
-    ]
+    # Where each training keeps its vectors: the first in the run's own folder.
+    folders = [settings.out, *(settings.out / f"seed-{seed}" for seed in seeds[1:])]
+    methods = []
+    for seed, folder in zip(seeds, folders, strict=True):
+        of = dataclasses.replace(settings, seed=seed)
+        check_begun(folder, functools.partial(_identity, of, text))
+        methods.append(comparing.row({"method": of.direction, "seed": seed}, _trained, of, text, folder))
     measured = [*settings.similarity, *settings.analogies]
     if measured:
         methods.insert(0, comparing.row({"method": _SIMPLE}, _untrained, settings, text))
@@ -186,36 +187,25 @@ def word2vec(settings: Word2Vec) -> common.Study:
     )
 
 
-def _folders(settings: Word2Vec) -> list[Path]:
-    """Where each training keeps its vectors: the first in the run's own folder."""
-    later = range(settings.seed + 1, settings.seed + settings.seeds)
-    return [settings.out, *(settings.out / f"seed-{seed}" for seed in later)]
-
-
-def _values(settings: Word2Vec, seed: int) -> dict[str, Any]:
-    return {**dataclasses.asdict(settings), "seed": seed}
-
-
-def _told(values: dict[str, Any]) -> dict[str, Any]:
+def _told(settings: Word2Vec) -> dict[str, Any]:
     """What must be the same where a run goes on."""
-    return {name: value for name, value in values.items() if name not in _NO_PART_OF_IDENTITY}
+    return {name: value for name, value in dataclasses.asdict(settings).items() if name not in _NO_PART_OF_IDENTITY}
 
 
-def _identity(settings: Word2Vec, text: data.Words, seed: int) -> dict[str, Any]:
+def _identity(settings: Word2Vec, text: data.Words) -> dict[str, Any]:
     """All by which a checkpoint of this training knows it."""
-    values = _values(settings, seed)
-    batches = word2vec_batches(text, **{name: values[name] for name in _OF_BATCHES})
-    return {**batches.identity, "num_steps": steps_of(batches, settings.epochs), **_told(values)}
+    batches = word2vec_batches(text, **{name: getattr(settings, name) for name in _OF_BATCHES})
+    return {**batches.identity, "num_steps": steps_of(batches, settings.epochs), **_told(settings)}
 
 
-def _trained(settings: Word2Vec, text: data.Words, folder: Path, seed: int) -> dict[str, Any]:
+def _trained(settings: Word2Vec, text: data.Words, folder: Path) -> dict[str, Any]:
     """Trains with one seed, or goes on, and writes the vectors into its folder."""
-    values = _values(settings, seed)
+    values = dataclasses.asdict(settings)
     trained = train_word2vec(
         text,
-        **{name: values[name] for name in (*_AS_THEY_ARE, "seed")},
+        **{name: values[name] for name in _AS_THEY_ARE},
         folder=common.writable_folder(folder),
-        identity=_told(values),
+        identity=_told(settings),
         on_start=lambda: write_atomically(folder / "settings.json", json.dumps(values, indent=1, default=str) + "\n"),
         sampler=None if settings.sampler == "unigram" else SAMPLERS[settings.sampler](settings.num_sampled),
         loss=None if settings.loss == "negative_sampling" else losses.each_label(LOSSES[settings.loss]),
