@@ -44,6 +44,14 @@ class Finished(NamedTuple):
     names: dict[str, list[Any]]
     extra: dict[str, np.ndarray]
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the model and its training, without the sampler where all classes are candidates."""
+        options = dict(self.about["options"])
+        if options.get("loss", "") is None:
+            options.pop("sampler", None)  # of other methods of the command
+        return options
+
 
 def into(model: M, weights: Mapping[str, np.ndarray], where: str) -> M:
     """Writes weights into a model that was made with the same settings, and returns it in evaluation mode.

@@ -7,7 +7,6 @@ It takes some seconds to compile and time a few steps, prints what was weighed a
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -19,7 +18,7 @@ from candax import diagnostics
 from candax.data import label_counts_of
 from candax.data.label_counts import KindOfCounts
 from candax.recipes import common
-from candax.training.metrics_log import write_atomically
+from candax.recipes.common.results import write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,10 +79,6 @@ def advise(settings: Advise) -> diagnostics.Advice:
     for line in advice.unsure:
         console.print(escape(f"unsure: {line}"), soft_wrap=True, highlight=False)
     console.print("\n" + escape(advice.snippet), soft_wrap=True, highlight=False)
-    options = [
-        {name: None if value != value else value for name, value in dataclasses.asdict(option).items()}
-        for option in advice.options
-    ]
     about = {
         "study": settings.name,
         "source": str(settings.source),
@@ -91,8 +86,8 @@ def advise(settings: Advise) -> diagnostics.Advice:
         **chosen,
         "reasons": dict(advice.reasons),
         "unsure": list(advice.unsure),
-        "options": options,
+        "options": [dataclasses.asdict(option) for option in advice.options],
     }
-    write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    write_json(out / "results.json", about)
     console.print(f"wrote {out / 'results.json'}", soft_wrap=True, markup=False)
     return advice

@@ -44,18 +44,6 @@ def most_frequent(dataset: Dataset) -> dict[str, float]:
     return measure_ranking(dataset, np.broadcast_to(best, (len(dataset.test), len(best))))
 
 
-def nearest_neighbours(dataset: Dataset) -> dict[str, float]:
-    """Ranking metrics of the labels that the nearest training examples have, see ``neighbour_shares``.
-
-    Args:
-        dataset: to learn from and to test on.
-
-    Returns:
-        What ``candax.training.evaluate_dataset`` returns, without a log-likelihood.
-    """
-    return best_shares(dataset, neighbour_shares(dataset))
-
-
 def best_shares(dataset: Dataset, shares: csr_array) -> dict[str, float]:
     """Ranking metrics of the labels with the largest shares."""
     return measure_ranking(dataset, _best(shares, _MOST))

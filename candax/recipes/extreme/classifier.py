@@ -260,7 +260,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
     def of(cls, saved: finished.Finished) -> "ExtremeClassifier":
         """The classifier that ``save`` or `candax train` has saved."""
         about = saved.about
-        found = cls(**about["options"])
+        found = cls(**saved.options)
         found.multilabel_, found.sparse_ = about["multilabel"], about.get("sparse", True)
         found.n_features_in_ = about["num_features"]
         classes = saved.names.get("classes", np.arange(about["num_classes"]))

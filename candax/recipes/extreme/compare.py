@@ -19,7 +19,7 @@ from candax import data
 from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import LossName, SamplerName
-from candax.recipes.extreme.baselines import most_frequent, nearest_neighbours
+from candax.recipes.extreme.baselines import best_shares, most_frequent, neighbour_shares
 from candax.recipes.extreme.problem import PANELS
 from candax.recipes.extreme.setting import MEASURED_AT, QUICK, Setting, notes_on
 
@@ -62,7 +62,7 @@ def compare(settings: Compare) -> common.Study:
         f"{dataset.name}: {dataset.num_classes:,} classes",
         [
             comparing.row({"method": "most frequent"}, most_frequent, dataset),
-            comparing.row({"method": "nearest neighbours"}, nearest_neighbours, dataset),
+            comparing.row({"method": "nearest neighbours"}, lambda: best_shares(dataset, neighbour_shares(dataset))),
             *(method for seed in seeds for method in _trained(settings, dataset, seed)),
         ],
         (

@@ -8,7 +8,6 @@ the sampler is to the model's own distribution; `subset_softmax`, which corrects
 """
 
 import dataclasses
-import json
 import zipfile
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -24,9 +23,9 @@ from candax.base import Classes
 from candax.data.progress import progress_bar
 from candax.recipes import common
 from candax.recipes.common.catalog import LOSSES, SAMPLERS, LossName, SamplerName
+from candax.recipes.common.results import write_json
 from candax.recipes.extreme.embedding import embedded
 from candax.recipes.extreme.train import restore
-from candax.training.metrics_log import write_atomically
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
         **{name: getattr(result, name) for name in ("num_classes", "num_examples", "num_draws", "top_k")},
         "rows": result.to_rows(),
     }
-    write_atomically(out / "results.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    write_json(out / "results.json", about)
     diagnostics.draw(result, out / "diagnostics.png")
     console.print(f"wrote {out / 'results.json'} and {out / 'diagnostics.png'}", soft_wrap=True, markup=False)
     return result

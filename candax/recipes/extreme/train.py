@@ -32,6 +32,7 @@ from candax.recipes import common
 from candax.recipes.common import comparing
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
+from candax.recipes.common.results import write_json
 from candax.recipes.common.training import begun, check_begun
 from candax.recipes.extreme.baselines import (
     best_power,
@@ -330,6 +331,6 @@ def restore(folder: Path) -> Run:
 def evaluate(settings: Evaluate) -> dict[str, float]:
     """Measures the newest checkpoint of a run."""
     found = restore(settings.run).measure()
-    write_atomically(settings.run / "evaluation.json", json.dumps(found, indent=1) + "\n")
+    write_json(settings.run / "evaluation.json", found)
     Console().print_json(data=found)
     return found

@@ -43,7 +43,7 @@ class NextWords(Searching):
         Raises:
             ValueError: for a run over hashed pairs of words, which have no names.
         """
-        options = {name: saved.about["options"][name] for name in LanguageSettings.OPTIONS}
+        options = {name: saved.options[name] for name in LanguageSettings.OPTIONS}
         if options["pairs"]:
             raise ValueError(
                 f"{saved.path}: expected a run over words, got one with --pairs, whose classes have no names."

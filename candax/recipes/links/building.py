@@ -15,7 +15,7 @@ from candax.base import Sampler
 from candax.models.links import LinkEncoder, NearEntities
 from candax.recipes import common
 from candax.recipes.common import finished
-from candax.recipes.common.catalog import LOSSES, SAMPLERS, and_labels, for_computed
+from candax.recipes.common.catalog import DISTINCT, LOSSES, SAMPLERS, and_labels, for_computed
 from candax.rows import lookup
 
 Regulariser: TypeAlias = Literal["n3", "l2"]
@@ -111,9 +111,7 @@ def link_model_of(
 def _pair(settings: Any) -> tuple[Sampler | None, Any]:
     if settings.loss is None:
         return None, losses.full_softmax
-    number = settings.num_sampled
-    distinct = settings.sampler == "uniform"
-    sampler = cx.samplers.uniform(number, replacement=False) if distinct else SAMPLERS[settings.sampler](number)
+    sampler = {**SAMPLERS, "uniform": DISTINCT["uniform"]}[settings.sampler](settings.num_sampled)
     if settings.labels_too and settings.sampler != "in_batch":
         sampler = and_labels(sampler)
     return sampler, losses.with_smoothing(LOSSES[settings.loss], settings.smoothing)

@@ -173,10 +173,7 @@ class LinkPredictor(Searching):
     @classmethod
     def of(cls, saved: finished.Finished) -> "LinkPredictor":
         """The predictor that ``save`` or `candax links` has saved."""
-        options = dict(saved.about["options"])
-        if options.get("loss", "") is None:
-            options.pop("sampler", None)  # of the other methods of the command
-        found = cls(saved.about["method"], **options)
+        found = cls(saved.about["method"], **saved.options)
         entities, relations = (tuple(saved.names[what]) for what in ("entities", "relations"))
         nothing = np.zeros((0, 3), np.int32)
         graph = data.Graph(saved.about["data"], entities, relations, saved.extra["triples"], nothing, nothing)

@@ -43,9 +43,8 @@ def pair_of(settings: Any) -> tuple[Sampler | None, Any]:
     """The sampler and the loss."""
     if settings.loss is None:
         return None, losses.full_softmax
-    by_name = functools.partial(SAMPLERS[settings.sampler], settings.num_sampled)
-    unigram = cx.samplers.unigram(settings.num_sampled, power=settings.power, smoothing=1.0)
-    sampler = unigram if settings.sampler == "unigram" else by_name()
+    own = {"unigram": functools.partial(cx.samplers.unigram, power=settings.power, smoothing=1.0)}
+    sampler = {**SAMPLERS, **own}[settings.sampler](settings.num_sampled)
     loss = LOSSES[settings.loss]
     if settings.loss == "negative_sampling":
         # Of SASRec, which draws one negative for each place: the mean of the shared ones stands for it.

@@ -146,10 +146,7 @@ class SequenceRecommender(Searching):
     @classmethod
     def of(cls, saved: finished.Finished) -> "SequenceRecommender":
         """The recommender that ``save`` or the command has saved."""
-        options = dict(saved.about["options"])
-        if options.get("loss", "") is None:
-            options.pop("sampler", None)  # of the command's other methods: with all items as candidates none is drawn
-        found = cls(**options)
+        found = cls(**saved.options)
         items = tuple(saved.names["items"])
         found.model = finished.into(found._untrained(len(items), saved), saved.weights, str(saved.path))
         found._set(saved.about["data"], items, saved.extra["counts"])
