@@ -172,6 +172,9 @@ def test_a_training_beats_what_needs_none_and_writes_its_results(shop, tmp_path,
     assert {row["of"] for row in rows if row["method"].startswith("mean of 1")} == {"transformer"}
     assert (out / "sequences.png").stat().st_size > 0
     assert "transformer" in capsys.readouterr().out
+    # With another weight of neighbours the same model is read, not trained again.
+    main(["sequences", "--dataset", shop, *options.split(), *more.split(), "--neighbours", "0.5", "--out", str(out)])
+    assert len(list((out / "models").iterdir())) == 1
 
 
 def test_dropout_keeps_its_share_of_places_each_for_itself():

@@ -1,7 +1,7 @@
 """Finds the best classes for embeddings: exactly, by scoring all classes in blocks, or through an index."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,6 +146,30 @@ class Searching:
         """
         self.search = Search(self._trained().model.head.whole(), None if index is None else Path(index))
         return self
+
+
+def alike(lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Which inputs are answered together: of similar length, and not much in all when padded to the longest.
+
+    Example:
+        >>> alike([3, 1, 2, 9], most=9)
+        [[1, 2, 0], [3]]
+    """
+    groups: list[list[int]] = [[]]
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        number = len(groups[-1]) + 1
+        if number > AT_A_TIME or (number > 1 and number * lengths[row] > most):
+            groups.append([])
+        groups[-1].append(row)
+    return groups if lengths else []
+
+
+def padded(lists: Sequence[Sequence[int] | np.ndarray]) -> Int[np.ndarray, "n longest"]:
+    """Lists of ids as rows of one length, filled up with -1."""
+    found = np.full((len(lists), max([1, *map(len, lists)])), -1, np.int32)
+    for row, ids in zip(found, lists, strict=True):
+        row[: len(ids)] = ids
+    return found
 
 
 def power_of_two(number: int) -> int:

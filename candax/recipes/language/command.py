@@ -268,7 +268,8 @@ def _adam(learning_rate: float, num_steps: int) -> optax.GradientTransformation:
 def _pair(settings: LanguageSettings, text: Text) -> tuple[Sampler | None, Callable[..., Any]]:
     if settings.loss is None:
         return None, common.full_softmax_for(settings.num_streams * settings.length, text.num_words)
-    own = {"unigram": functools.partial(cx.samplers.unigram, power=settings.power, smoothing=1.0, replacement=False)}
+    unigram = functools.partial(cx.samplers.unigram, power=settings.power, smoothing=1.0, replacement=False)
+    own: dict[SamplerName, Any] = {"unigram": unigram}
     sampler = {**SAMPLERS, **own}[settings.sampler](min(settings.num_sampled, text.num_words))
     return sampler, LOSSES[settings.loss]
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
-from candax.recipes.common.search import AT_A_TIME, Searching, power_of_two
+from candax.recipes.common.search import Searching, alike, power_of_two
 from candax.recipes.language.building import language_model
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.language.files import END, UNKNOWN
@@ -78,7 +78,7 @@ class NextWords(Searching):
         ids = [self.known(text) for text in each]
         answers: list[tuple[list[str], list[float]]] = [([], [])] * len(ids)
         leave = self._numbers.get(UNKNOWN, -1) if not unknown else -1
-        for rows in _alike([len(of) for of in ids]):
+        for rows in alike([power_of_two(min(len(of) + 1, _LATEST)) for of in ids], _MOST_WORDS):
             # One more, as <unk> may be left out.
             chances, best = self.search.likeliest(self._read([ids[row] for row in rows]), k + 1)
             for row, found, of in zip(rows, best, chances, strict=True):
@@ -122,16 +122,3 @@ def _embedded(
     encoder: Any = nnx.merge(graph.graph, arrays).encoder
     embeddings, _ = encoder.read(words, encoder.start(words.shape[0]))
     return jnp.take_along_axis(embeddings, jnp.asarray(ends)[:, None, None], axis=1)[:, 0]
-
-
-def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows that are read together: of similar length, and not too many words."""
-    groups: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-        number = len(groups[-1]) + 1 if groups else 1
-        wide = power_of_two(min(lengths[row] + 1, _LATEST))
-        if groups and number <= AT_A_TIME and number * wide <= _MOST_WORDS:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups

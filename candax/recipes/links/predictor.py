@@ -15,7 +15,7 @@ from candax import data, models
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
-from candax.recipes.common.search import AT_A_TIME, Best, Searching, power_of_two
+from candax.recipes.common.search import AT_A_TIME, Best, Searching, padded, power_of_two
 from candax.recipes.links.building import link_model_of, save_model, training_of
 from candax.recipes.links.command import METHODS, LinksSettings, MethodName
 from candax.training import embed
@@ -144,8 +144,7 @@ class LinkPredictor(Searching):
             asked = np.array(questions, np.int64)
             known = self._known(asked[:, 0], asked[:, 1])
             sizes = np.bincount(known.rows, minlength=len(asked))
-            exclude = np.full((len(asked), max(1, int(sizes.max()))), -1, np.int32)
-            exclude[known.rows, np.arange(len(known.rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)] = known.ids
+            exclude = padded(np.split(known.ids, np.cumsum(sizes)[:-1]))
         return self.search.best(self.embedded(questions), k, exclude)
 
     def embedded(self, questions: Sequence[tuple[int, int]]) -> Float[np.ndarray, "n dim"]:

@@ -14,6 +14,7 @@ from rich.console import Console
 import candax as cx
 from candax.data.streams import text_lines
 from candax.files import digest_of
+from candax.recipes.common.search import padded
 from candax.rows.tables import Constant
 
 _WORD = re.compile(r"\w+")
@@ -188,11 +189,10 @@ def _words(
     counts = Counter(word for bag, place in zip(bags, at, strict=True) if trained[place] for word in bag)
     kept = sorted(word for word, count in counts.items() if count >= _LEAST)
     numbers = {word: number for number, word in enumerate(kept)}
-    lists = [[numbers[word] for word in bag if word in numbers][:_MOST_WORDS] for bag in bags]
-    found = np.full((size, max([1, *map(len, lists)])), -1, np.int32)
-    for place, ids in zip(at, lists, strict=True):
-        found[place, : len(ids)] = ids
-    return found, len(kept)
+    lists: list[list[int]] = [[]] * size
+    for place, bag in zip(at.tolist(), bags, strict=True):
+        lists[place] = [numbers[word] for word in bag if word in numbers][:_MOST_WORDS]
+    return padded(lists), len(kept)
 
 
 class FeaturePart(nnx.Module):

@@ -9,7 +9,7 @@ from flax import nnx
 import candax as cx
 from candax import losses, models
 from candax.base import Sampler
-from candax.recipes.common.catalog import LOSSES, SAMPLERS
+from candax.recipes.common.catalog import LOSSES, SAMPLERS, SamplerName
 
 
 def sequence_model(
@@ -43,7 +43,8 @@ def pair_of(settings: Any) -> tuple[Sampler | None, Any]:
     """The sampler and the loss."""
     if settings.loss is None:
         return None, losses.full_softmax
-    own = {"unigram": functools.partial(cx.samplers.unigram, power=settings.power, smoothing=1.0)}
+    unigram = functools.partial(cx.samplers.unigram, power=settings.power, smoothing=1.0)
+    own: dict[SamplerName, Any] = {"unigram": unigram}
     sampler = {**SAMPLERS, **own}[settings.sampler](settings.num_sampled)
     loss = LOSSES[settings.loss]
     if settings.loss == "negative_sampling":

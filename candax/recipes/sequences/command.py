@@ -155,7 +155,9 @@ def _train(
 ) -> tuple[models.Classifier, dict[str, Any], common.Training, Path]:
     """A model, from its folder if it has been trained already; and its file."""
     training = training_of(settings, found, seed)
-    folder = common.model_folder(settings, name, seed, training.batches.identity, without=_CHOOSE)
+    # Neighbours stand beside the models, which are the same with any weight of them.
+    of_model = dataclasses.replace(settings, neighbours=SequencesSettings.neighbours)
+    folder = common.model_folder(of_model, name, seed, training.batches.identity, without=_CHOOSE)
     model, figures = training.train(*pair_of(settings), f"{name}, seed {seed}", folder)
     path = next_item.save_model(folder, TASK, {**settings.options, "seed": seed}, found, model)
     return model, figures, training, path

@@ -3,23 +3,26 @@
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from candax import models
 from candax.checks import check_positive, checked, described
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
-from candax.recipes.common.search import AT_A_TIME, Best, Searching
+from candax.recipes.common.search import Best, Searching, alike, padded
 from candax.recipes.sequences.building import pair_of, sequence_model
 from candax.recipes.sequences.command import TASK, SequencesSettings, training_of
 from candax.recipes.sequences.files import Questions, Sequences
 from candax.recipes.sequences.next_item import NextItemSettings, save_model
 from candax.recipes.sequences.scoring import embedded
+
+# The most ids to leave out, padding included, of all histories that are searched together.
+_MOST_LEFT_OUT = 1 << 20
 
 
 class SequenceRecommender(Searching):
@@ -120,9 +123,11 @@ class SequenceRecommender(Searching):
         number = min(k, len(self.items))
         scores, ids = np.full((len(histories), number), -np.inf, np.float32), np.full((len(histories), number), -1)
         asked = [row for row, history in enumerate(histories) if len(history)]
-        for rows in _at_a_time(asked, histories):
+        for group in alike([len(histories[row]) for row in asked], _MOST_LEFT_OUT):
+            rows = [asked[place] for place in group]
             some = [histories[row] for row in rows]
-            found = self.search.best(self._embedded(some), number, _padded(some) if exclude_seen else None)
+            seen = padded([np.unique(np.asarray(history, np.int32)) for history in some]) if exclude_seen else None
+            found = self.search.best(self._embedded(some), number, seen)
             scores[rows], ids[rows] = found.scores, found.ids
         others = np.setdiff1d(np.arange(len(histories)), asked)
         popular = np.argsort(-self.counts, kind="stable")[:number]
@@ -188,31 +193,6 @@ class SequenceRecommender(Searching):
         sequences = Sequences("", self.items, items, np.concatenate([[0], ends]))
         questions = Questions(ends - sizes, ends, np.zeros(len(sizes), np.int32))
         return embedded(self.model, sequences, questions, self.settings.length)
-
-
-# The most ids to leave out, padding included, of all histories that are searched together.
-_MOST_LEFT_OUT = 1 << 20
-
-
-def _at_a_time(rows: Sequence[int], histories: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Rows that are searched together, fewer if histories are long: what is left out is padded to the longest."""
-    some: list[int] = []
-    for row in sorted(rows, key=lambda row: len(histories[row])):
-        if len(some) == AT_A_TIME or len(histories[row]) * len(some) > _MOST_LEFT_OUT:
-            yield some
-            some = []
-        some.append(row)
-    if some:
-        yield some
-
-
-def _padded(histories: Sequence[Sequence[int]]) -> Int[np.ndarray, "n longest"]:
-    """The distinct items of each history, padded with -1."""
-    distinct = [np.unique(np.asarray(history, np.int32)) for history in histories]
-    found = np.full((len(distinct), max([1, *map(len, distinct)])), -1, np.int32)
-    for row, ids in zip(found, distinct, strict=True):
-        row[: len(ids)] = ids
-    return found
 
 
 def _lists(histories: Iterable[Any]) -> list[list[Hashable]]:
