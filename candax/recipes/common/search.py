@@ -86,8 +86,10 @@ class Search:
         """
         best = self.best(embeddings, max(k, _FOUND) if self.is_approximate else k)
         if best.log_normalizer is None:
-            return np.asarray(jax.nn.softmax(best.scores, axis=1))[:, :k], best.ids[:, :k]
-        return np.exp(best.scores - best.log_normalizer[:, None]), best.ids
+            probabilities = np.asarray(jax.nn.softmax(best.scores, axis=1))
+        else:
+            probabilities = np.exp(best.scores - best.log_normalizer[:, None])
+        return probabilities[:, :k], best.ids[:, :k]
 
     def _of_one_size(self, embeddings: np.ndarray, size: int, k: int, exclude: np.ndarray | None) -> Best:
         """Searches for a part that is padded to one size, so that there are few compilations."""
