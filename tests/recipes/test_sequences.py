@@ -155,7 +155,7 @@ def test_neighbours_by_hand(tmp_path):
     history = table[three] + 0.5 * table[two] + 0.25 * table[one]
     np.testing.assert_allclose(near(question)[0], history, rtol=1e-6)
     following = neighbours.most_frequent_successor(found)(question)[0]
-    assert following.argmax() == neighbours.MostPopular(found)(question)[0].argmax()  # nothing follows 3
+    assert following.argmax() == neighbours.most_popular(found)(question)[0].argmax()  # nothing follows 3
 
 
 def test_a_training_beats_what_needs_none_and_writes_its_results(shop, tmp_path, capsys):

@@ -26,9 +26,7 @@ def probability_of(sampler: str | None, loss: str) -> str:
 
 def pair_of(settings: Any, num_classes: int) -> tuple[Any, Any]:
     """Sampler and loss of the classifier; all classes are candidates where there are no more than would be drawn."""
-    if settings.sampler is None:
-        return None, losses.full_softmax
-    if num_classes <= settings.num_sampled:
+    if settings.sampler is not None and num_classes <= settings.num_sampled:
         return None, losses.over_all_classes(LOSSES[settings.loss])
     return settings.pair_of(num_classes)
 

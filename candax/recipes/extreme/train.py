@@ -113,9 +113,11 @@ class Train(Setting):
     def pair_of(self, num_classes: int) -> tuple[Sampler | None, Any]:
         """Sampler and loss. Candidates are distinct; they are all classes where there are no more than would be drawn.
 
-        Sampling without replacement leaves less noise in the estimate of ``one_vs_all`` at the same cost.
+        Sampling without replacement leaves less noise in the estimate of ``one_vs_all`` at the same cost. Without a
+        sampler the loss is the full softmax.
         """
-        assert self.sampler is not None
+        if self.sampler is None:
+            return None, common.full_softmax_for(self.batch_size, num_classes)
         sampler, loss = self.pair(self.sampler, self.loss)
         if self.sampler not in DISTINCT:
             return sampler, loss
@@ -205,12 +207,8 @@ def train(settings: Train) -> common.Study:
             common.Column("sec.", "seconds", ".0f"),
         ),
         (
-            common.Panel(
-                [
-                    common.curves("seconds", "p_at_1", marker="."),
-                    common.level("nearest neighbours", common.figure_of("nearest neighbours", "p_at_1")),
-                ],
-                {"xlabel": "training time in seconds", "ylabel": f"P@1 of {CURVE_EXAMPLES:,} examples"},
+            comparing.progress(
+                "p_at_1", f"P@1 of {CURVE_EXAMPLES:,} examples", simple="nearest neighbours", of="p_at_1"
             ),
         ),
         picture="train.png",
@@ -227,17 +225,13 @@ def _results(settings: Train, dataset: data.Dataset, row: common.Row) -> list[co
     return [about | {name.replace("_at_", "@"): value for name, value in row.items() if "_at_" in name}]
 
 
-def _start(settings: Train, dataset: data.Dataset, *, new: bool, full_softmax: Callable[..., Any] | None = None) -> Run:
-    training = settings.training(dataset, new=new, seed=settings.seed)
-    if settings.sampler is not None:
-        pair: tuple[Any, Any] = settings.pair_of(dataset.num_classes)
-    else:
-        pair = None, full_softmax or common.full_softmax_for(settings.batch_size, dataset.num_classes)
-    return Run(settings, dataset, training, *training.make(*pair))
+def _start(settings: Train, dataset: data.Dataset, *, new: bool) -> Run:
+    training = settings.training(dataset, new=new)
+    return Run(settings, dataset, training, *training.make(*settings.pair_of(dataset.num_classes)))
 
 
 def _identity(settings: Train, dataset: data.Dataset) -> dict[str, Any]:
-    training = settings.training(dataset, new=False, seed=settings.seed)
+    training = settings.training(dataset, new=False)
     return {**training.batches.identity, **identity_of(settings, training.num_steps)}
 
 
@@ -321,7 +315,7 @@ def restore(folder: Path) -> Run:
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
     settings = saved_settings(Train, config, out=folder)
-    run = _start(settings, settings.load(), new=False, full_softmax=losses.full_softmax)
+    run = _start(settings, settings.load(), new=False)
     identity = {**run.training.batches.identity, **identity_of(settings, run.training.num_steps)}
     with Checkpoints(folder, identity=identity, reads=True) as checkpoints:
         checkpoints.restore(run.model, run.optimizer)

@@ -106,7 +106,7 @@ def retrieve(settings: RetrieveSettings) -> common.Study:
     found = dataclasses.replace(loaded, held_out=1 if settings.split == "test" else 2)
     known = _known(settings, found)
     simple: dict[str, Scorer] = {
-        "most popular": neighbours.MostPopular(found),
+        "most popular": neighbours.most_popular(found),
         "item neighbours": neighbours.ItemNeighbours(found),
         "sequential neighbours": neighbours.Neighbours(found),
     }

@@ -108,7 +108,7 @@ def sequences(settings: SequencesSettings) -> common.Study:
     found = sequences_of(settings)
     near = neighbours.Neighbours(found)
     simple: dict[str, Scorer] = {
-        "most popular": neighbours.MostPopular(found),
+        "most popular": neighbours.most_popular(found),
         "most frequent successor": neighbours.most_frequent_successor(found),
         "nearest neighbours": near,
     }

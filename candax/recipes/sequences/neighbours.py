@@ -106,22 +106,17 @@ class ItemNeighbours:
         return np.asarray((weights @ self.table).todense(), np.float32)
 
 
-class MostPopular:
+def most_popular(sequences: Sequences) -> Callable[[Questions], Float32[np.ndarray, "n num_items"]]:
     """Scores items by how often they occur in training, for every question alike."""
-
-    def __init__(self, sequences: Sequences) -> None:
-        self.counts = sequences.counts().astype(np.float32)
-
-    def __call__(self, questions: Questions) -> Float32[np.ndarray, "n num_items"]:
-        """The same score for each question."""
-        return np.broadcast_to(self.counts, (len(questions), len(self.counts)))
+    counts = sequences.counts().astype(np.float32)
+    return lambda questions: np.broadcast_to(counts, (len(questions), len(counts)))
 
 
 def most_frequent_successor(sequences: Sequences) -> Callable[[Questions], Float32[np.ndarray, "n num_items"]]:
     """Scores items by how often they directly followed the last item of the history; popularity breaks ties."""
     following = Neighbours(sequences, recency=0.0, reach=1, normalised=False)
-    popular = MostPopular(sequences)
-    share = 0.5 / max(popular.counts.max(), 1.0)
+    popular = most_popular(sequences)
+    share = 0.5 / max(float(sequences.counts().max()), 1.0)
     return lambda questions: following(questions) + share * popular(questions)
 
 
