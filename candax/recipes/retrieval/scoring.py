@@ -43,8 +43,8 @@ def indexed_figures(
     answers = csr_array((np.ones(len(questions), bool), (np.arange(len(questions)), questions.answers)), shape=shape)
     # Enough to fill the ranking even if all items to be left out come first.
     asked = max(ks) + int(np.diff(seen.indptr).max(initial=0))
-    share = _read(number, asked)
-    index = _index(number, share, asked)
+    read = min(number, max(number // 10, 2 * asked))
+    index = _index(number, read, asked)
     start = time.perf_counter()
     built = jax.block_until_ready(jax.jit(index.build)(jax.random.key(seed), classes))
     seconds = time.perf_counter() - start
@@ -59,12 +59,7 @@ def indexed_figures(
         exclude=seen,
     )
     named = {f"indexed {name.replace('_at_', '@')}": value for name, value in figures.items() if name != "num_examples"}
-    return {**named, "build_seconds": seconds, "share_of_codes_read": share / number}
-
-
-def _read(number: int, asked: int) -> int:
-    """How many codes are read for a user."""
-    return min(number, max(number // 10, 2 * asked))
+    return {**named, "build_seconds": seconds, "share_of_codes_read": read / number}
 
 
 def _index(number: int, seen: int, asked: int) -> Any:
