@@ -42,23 +42,19 @@ def answers(
 
 def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold an example; a header is checked and taken away."""
-    first = next(((number, line.removeprefix(codecs.BOM_UTF8)) for number, line in source.lines), None)
-    if first is None:
-        raise source.empty()
+    lines = ((number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line) for number, line in source.lines)
     # Empty lines are examples without features, but not if there is nothing else.
     beginning: list[tuple[int, bytes]] = []
-    if not first[1].strip():
-        for one in source.lines:
-            beginning.append(one)
-            if one[1].strip():
-                break
-        else:
-            raise source.empty()
-    lines = itertools.chain(beginning, source.lines)
+    for one in lines:
+        beginning.append(one)
+        if one[1].strip():
+            break
+    else:
+        raise source.empty()
     points = None
-    if _HEADER.fullmatch(first[1]):
+    if _HEADER.fullmatch(beginning[0][1]):
         try:
-            header = parse_header(first[1])
+            header = parse_header(beginning.pop(0)[1])
         except ValueError as error:
             raise ValueError(f"{source.path}:1: {error}") from None
         if header.features != num_features:
@@ -67,10 +63,8 @@ def _examples(source: Source, num_features: int) -> Iterator[tuple[int, bytes]]:
                 f"{header.features}: the input is of other data."
             )
         points = header.points
-    else:
-        yield first
     count = last = 0
-    for number, line in lines:
+    for number, line in itertools.chain(beginning, lines):
         last = number
         if points is None or count < points:
             count += 1
