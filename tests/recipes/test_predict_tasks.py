@@ -183,6 +183,8 @@ def test_questions_are_read_in_each_form_and_unknown_ones_counted(graph, monkeyp
     out, err = capsys.readouterr()
     assert [json.loads(line)["names"] for line in out.splitlines()] == [one]
     assert "lines that name columns: 1" in err
+    piped(monkeypatch, "subject\tpredicate\tobject\n")
+    assert "expected lines to answer, got an empty input" in fails(capsys, "predict", graph.run, "-")
     piped(monkeypatch, f"{head}\t{relation}\t{tail}\n")
     assert "standard input:1: expected head<tab>relation, " in fails(capsys, "predict", graph.run, "-")
     piped(monkeypatch, f"{head}\t{relation}\n")

@@ -52,9 +52,9 @@ def questions(source: Source, notes: Counter[str]) -> Iterator[Question]:
     A first line that names the columns, such as ``head<tab>relation<tab>tail``, is noted and passed over.
 
     Raises:
-        ValueError: with file and line, for lines of another kind.
+        ValueError: with file and line, for lines of another kind; where there is no question.
     """
-    is_first = True
+    is_first, is_empty = True, True
     for number, line in source.texts():
         fields = line.split("\t")
         is_header = is_first and places_of(fields, ("head", "relation"), ("tail",)) is not None
@@ -66,5 +66,7 @@ def questions(source: Source, notes: Counter[str]) -> Iterator[Question]:
         if len(whole) != 3 or not all(whole) or (whole[0] == _ASKED) == (whole[2] == _ASKED) or whole[1] == _ASKED:
             raise source.wrong(number, _EXPECTED, line)
         head, relation, tail = whole
-        for_heads = head == _ASKED
+        for_heads, is_empty = head == _ASKED, False
         yield Question(" ".join(whole), tail if for_heads else head, relation, for_heads)
+    if is_empty:
+        raise source.empty()
