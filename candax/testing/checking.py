@@ -1,10 +1,10 @@
-"""The two functions that check a sampler or a loss of your own against candax's laws."""
+"""The functions that check a sampler, a retriever or a loss of your own against candax's laws."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
-from candax.base import Loss, Sampler
+from candax.base import Loss, Retriever, Sampler
 from candax.checks import checked
 from candax.losses.full import scores_all_classes
 from candax.samplers import log_uniform
@@ -14,6 +14,7 @@ from candax.testing.likelihood_laws import LIKELIHOOD_LAWS
 from candax.testing.loss_bench import LossBench
 from candax.testing.loss_laws import LOSS_LAWS
 from candax.testing.problems import NUM_LABELS, Support, every_valid_class
+from candax.testing.retriever_laws import RETRIEVER_LAWS, RetrieverBench
 from candax.testing.sampler_laws import SAMPLER_LAWS
 
 
@@ -118,6 +119,64 @@ def check_sampler(
 
 
 @checked
+def check_retriever(
+    retriever: Retriever,
+    *,
+    k: int = 6,
+    recall: float = 1.0,
+    follows: bool = True,
+    cost_grows: bool = False,
+    num_valid: int = 21,
+    num_classes: int | None = None,
+    laws: str | Iterable[str] | None = None,
+    seconds: float = 60.0,
+) -> None:
+    """Checks a retriever against candax's laws on a small problem of 8 queries; returns nothing if it obeys them all.
+
+    What is found, its scores and the recall are asked for of a normalised head too. After ``follow`` and ``refresh``
+    classes with padding rows and classes without are looked at, and ``refresh`` is given other classes than those that
+    the index was built for: the stated recall holds there too.
+
+    Args:
+        retriever: to be checked.
+        k: how many classes are asked for.
+        recall: the share of the k best classes that it must find, on average.
+        follows: True: what it finds after ``follow`` is what it finds when built anew with the same key. False: changed
+            rows need only be found after a refresh.
+        cost_grows: True for a retriever that is meant to look at all classes: excuses it from law 5.
+        num_valid: classes of the problem.
+        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
+        laws: names of the laws to check, keys of ``candax.testing.RETRIEVER_LAWS`` (default: all).
+        seconds: bound on the time; a compilation under way at the end is still finished.
+
+    Raises:
+        LawBroken: a law is broken, or not decided in time. The message names the law, where, and what to look at.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> import candax as cx
+        >>> from candax.testing import check_retriever
+        >>> index = cx.samplers.exact_index()
+        >>> check_retriever(index, laws=["recall"])
+        >>> halved = index._replace(search=lambda *args: (index.search(*args)[0] / 2, index.search(*args)[1]))
+        >>> check_retriever(halved, laws=["scores"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        candax.testing.LawBroken: exact, the law of the types (scores): class ... has score ...
+    """
+    num_classes = num_valid + 3 if num_classes is None else num_classes
+    if not 6 <= num_valid <= num_classes or not 1 <= k <= num_valid or not 0 <= recall <= 1 or not seconds > 0:
+        raise ValueError(
+            f"expected 6 <= num_valid <= num_classes, 1 <= k <= num_valid, 0 <= recall <= 1 and seconds > 0; got "
+            f"num_valid={num_valid}, num_classes={num_classes}, k={k}, recall={recall} and seconds={seconds}."
+        )
+    case = Case(cost_grows=cost_grows, num_valid=num_valid, num_classes=num_classes)
+    clock = Clock(seconds)
+    bench = RetrieverBench(retriever, k, recall, follows, case)
+    check_laws(chosen_laws(laws, RETRIEVER_LAWS, list(RETRIEVER_LAWS)), RETRIEVER_LAWS, bench, retriever.kind, clock)
+
+
+@checked
 def check_loss(
     loss: Loss,
     *,
@@ -162,7 +221,7 @@ def check_loss(
         LawBroken: a law is broken, or not decided in time. The message names the law, where, by how much, and what to
             look at.
         TypeError: ``loss`` cannot be called or returns no array.
-        ValueError: a name in ``laws`` is unknown, or the loss takes no ``SampledLogits``: it scores all classes.
+        ValueError: an argument is out of its range, or the loss takes no ``SampledLogits``: it scores all classes.
 
     Example:
         >>> import candax as cx

@@ -1,10 +1,9 @@
-"""The laws of retrievers, and the function that checks one of your own against them."""
+"""The laws of retrievers, as functions of a ``RetrieverBench``; ``RETRIEVER_LAWS`` is the table of them."""
 
 import copy
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from candax.base import Query, Retriever, State
-from candax.checks import checked
 from candax.cosines import unit
 from candax.samplers import load_index, retrieved, save_index
 from candax.testing.bench import Case
-from candax.testing.broken import Clock, Law, LawBroken, check_laws, chosen_laws
+from candax.testing.broken import Law, LawBroken
 from candax.testing.problems import make_classes, make_query
 from candax.testing.program_laws import check_closure, check_cost
 
@@ -312,61 +310,3 @@ RETRIEVER_LAWS: dict[str, Law] = {
         check_cost,
     ),
 }
-
-
-@checked
-def check_retriever(
-    retriever: Retriever,
-    *,
-    k: int = 6,
-    recall: float = 1.0,
-    follows: bool = True,
-    cost_grows: bool = False,
-    num_valid: int = 21,
-    num_classes: int | None = None,
-    laws: str | Iterable[str] | None = None,
-    seconds: float = 60.0,
-) -> None:
-    """Checks a retriever against candax's laws on a small problem of 8 queries; returns nothing if it obeys them all.
-
-    What is found, its scores and the recall are asked for of a normalised head too. After ``follow`` and ``refresh``
-    classes with padding rows and classes without are looked at, and ``refresh`` is given other classes than those that
-    the index was built for: the stated recall holds there too.
-
-    Args:
-        retriever: to be checked.
-        k: how many classes are asked for.
-        recall: the share of the k best classes that it must find, on average.
-        follows: True: what it finds after ``follow`` is what it finds when built anew with the same key. False: changed
-            rows need only be found after a refresh.
-        cost_grows: True for a retriever that is meant to look at all classes: excuses it from law 5.
-        num_valid: classes of the problem.
-        num_classes: rows of its class vectors, padding included (default ``num_valid + 3``).
-        laws: names of the laws to check, keys of ``candax.testing.RETRIEVER_LAWS`` (default: all).
-        seconds: bound on the time; a compilation under way at the end is still finished.
-
-    Raises:
-        LawBroken: a law is broken, or not decided in time. The message names the law, where, and what to look at.
-        ValueError: an argument is out of its range.
-
-    Example:
-        >>> import candax as cx
-        >>> from candax.testing import check_retriever
-        >>> index = cx.samplers.exact_index()
-        >>> check_retriever(index, laws=["recall"])
-        >>> halved = index._replace(search=lambda *args: (index.search(*args)[0] / 2, index.search(*args)[1]))
-        >>> check_retriever(halved, laws=["scores"])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        candax.testing.LawBroken: exact, the law of the types (scores): class ... has score ...
-    """
-    num_classes = num_valid + 3 if num_classes is None else num_classes
-    if not 6 <= num_valid <= num_classes or not 1 <= k <= num_valid or not 0 <= recall <= 1 or not seconds > 0:
-        raise ValueError(
-            f"expected 6 <= num_valid <= num_classes, 1 <= k <= num_valid, 0 <= recall <= 1 and seconds > 0; got "
-            f"num_valid={num_valid}, num_classes={num_classes}, k={k}, recall={recall} and seconds={seconds}."
-        )
-    case = Case(cost_grows=cost_grows, num_valid=num_valid, num_classes=num_classes)
-    clock = Clock(seconds)
-    bench = RetrieverBench(retriever, k, recall, follows, case)
-    check_laws(chosen_laws(laws, RETRIEVER_LAWS, list(RETRIEVER_LAWS)), RETRIEVER_LAWS, bench, retriever.kind, clock)
