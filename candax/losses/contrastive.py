@@ -1,7 +1,8 @@
 """Losses that tell true classes from sampled ones, each logit by itself (sigmoid) or among the candidates (BlackOut).
 
 An example's labels share the weight of one: the mean over its labels of ``-log p(true)`` stands beside the terms of its
-samples. None of these losses is a likelihood; the docstrings give their optima where these are known.
+samples (but for ``one_vs_all``, where each label counts). None of these losses is a likelihood; the docstrings give
+their optima where these are known.
 """
 
 import jax

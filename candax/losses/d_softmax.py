@@ -43,7 +43,7 @@ def d_softmax(
         Nats per example, float32 [B]; 0 for examples without labels.
 
     Raises:
-        ValueError: if the scale is not positive.
+        ValueError: if the scale is not positive, or the end point no cosine.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
@@ -96,7 +96,7 @@ def d_softmax_b(
     Not with a head's ``block_size``: the share would be that of each block.
 
     Raises:
-        ValueError: if the share or the scale is out of range.
+        ValueError: if the share, the scale or the end point is out of range.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx

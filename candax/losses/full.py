@@ -48,7 +48,7 @@ def full_softmax(
         Differentiable (reverse mode, once) with respect to ``embeddings``, ``classes.vectors`` and ``classes.biases``.
 
     Raises:
-        ValueError: if ``block_size`` is not positive.
+        ValueError: if ``block_size`` is not positive, or the arrays do not fit each other.
 
     Example:
         >>> classes = Classes(jnp.eye(4), None, None, jnp.array(4))

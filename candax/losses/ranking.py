@@ -46,7 +46,7 @@ def ranking(
         samples; memory does not.
 
     Raises:
-        ValueError: if ``penalty`` or ``reduction`` is not one of its choices.
+        ValueError: if ``penalty`` or ``reduction`` is not one of its choices, or the margin below 0.
 
     Example:
         >>> import jax.numpy as jnp, candax as cx
