@@ -120,31 +120,28 @@ def words_of(
     """
     if min_count < 1 or max_words < 2:
         raise ValueError(f"expected min_count >= 1 and max_words >= 2, got {min_count} and {max_words}.")
-    with tempfile.TemporaryFile() if file is None else contextlib.nullcontext(file) as opened:
-        return _words_in(opened, name, sentences, min_count, max_words)
-
-
-def _words_in(file: IO[bytes], name: str, sentences: Iterable[Sequence[str]], min_count: int, max_words: int) -> Words:
-    """See ``words_of``. The ids are mapped, so that the file may be closed."""
-    with naming(Path(tempfile.gettempdir())):
-        first_ids, counts, length = _number(sentences, max_words, file)
-    kept = [word for word, i in first_ids.items() if counts[i] >= min_count]
-    kept.sort(key=lambda word: (-counts[first_ids[word]], word))
-    if len(kept) < 2:
-        raise ValueError(
-            f"{name}: expected two different words or more that occur at least {min_count} times, found {len(kept)} "
-            f"among {int(counts.sum())} words. Give more text, or lower the minimum count."
-        )
-    old = np.fromiter((first_ids[word] for word in kept), np.int64, len(kept))
-    # The last entry is for -1, the end of a sentence, which stays -1.
-    new = np.full(len(counts) + 1, _GONE, np.int32)
-    new[old], new[-1] = np.arange(len(kept)), -1
-    with naming(Path(tempfile.gettempdir())):
-        length = _renumber(file, length, new)
-    digest = hashlib.blake2b("\0".join(kept).encode(), digest_size=16)
-    for start in range(0, length, _TOKENS):
-        digest.update(_read(file, start, min(_TOKENS, length - start)))
-    ids = np.memmap(file, np.int32, "r", shape=(length,))
+    with (
+        tempfile.TemporaryFile() if file is None else contextlib.nullcontext(file) as opened,
+        naming(Path(tempfile.gettempdir())),
+    ):
+        first_ids, counts, length = _number(sentences, max_words, opened)
+        kept = [word for word, i in first_ids.items() if counts[i] >= min_count]
+        kept.sort(key=lambda word: (-counts[first_ids[word]], word))
+        if len(kept) < 2:
+            raise ValueError(
+                f"{name}: expected two different words or more that occur at least {min_count} times, found "
+                f"{len(kept)} among {int(counts.sum())} words. Give more text, or lower the minimum count."
+            )
+        old = np.fromiter((first_ids[word] for word in kept), np.int64, len(kept))
+        # The last entry is for -1, the end of a sentence, which stays -1.
+        new = np.full(len(counts) + 1, _GONE, np.int32)
+        new[old], new[-1] = np.arange(len(kept)), -1
+        length = _renumber(opened, length, new)
+        digest = hashlib.blake2b("\0".join(kept).encode(), digest_size=16)
+        for start in range(0, length, _TOKENS):
+            digest.update(_read(opened, start, min(_TOKENS, length - start)))
+        # Mapped, so that the file may be closed.
+        ids = np.memmap(opened, np.int32, "r", shape=(length,))
     return Words(name, tuple(kept), counts[old], ids, digest.hexdigest())
 
 

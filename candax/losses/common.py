@@ -116,8 +116,7 @@ def number_of_labels(logits: SampledLogits) -> Int[Array, " B"]:
 
 def mean_over_labels(values: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, " B"]:
     """Mean over the labels of each example, 0 where it has none: every label has the target 1 / |Y|."""
-    total = jnp.sum(jnp.where(mask, widened(values), 0.0), axis=1)
-    return total / jnp.maximum(jnp.sum(mask, axis=1), 1).astype(total.dtype)
+    return reduce_over_samples(values, mask, "mean")
 
 
 def reduce_over_samples(
