@@ -7,11 +7,10 @@
 from candax.losses.contrastive import blackout, gbce, nce, negative_sampling, one_vs_all
 from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, over_all_classes
-from candax.losses.labels import each_label
 from candax.losses.likelihood import css, importance_sampling, sampled_softmax, subset_softmax
 from candax.losses.margins import arcface, cosface, with_margin
 from candax.losses.ranking import ranking
-from candax.losses.smoothing import with_smoothing
+from candax.losses.wrappers import each_label, with_smoothing
 
 __all__ = [
     "arcface",
