@@ -60,10 +60,14 @@ def form_of(kind: type[T], *, mapped: bool = False) -> Form[T]:
 
     def from_arrays(arrays: Mapping[str, np.ndarray]) -> T:
         fields = {name: array for name, array in arrays.items() if name != "about"}
-        about = json.loads(arrays["about"].tobytes())
-        return kind(**fields, **{name: tuple(of) if isinstance(of, list) else of for name, of in about.items()})
+        return kind(**fields, **_told(arrays["about"]))
 
     return Form(to_arrays, from_arrays, mapped)
+
+
+def _told(text: np.ndarray) -> dict[str, Any]:
+    """What is written there as JSON, with tuples for lists."""
+    return {name: tuple(of) if isinstance(of, list) else of for name, of in json.loads(text.tobytes()).items()}
 
 
 def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -86,12 +90,8 @@ def _from_arrays(arrays: Mapping[str, np.ndarray]) -> Dataset:
         rows, columns = arrays[f"{name}_shape"].tolist()
         return csr_array((data, indices, arrays[f"{name}_indptr"]), shape=(rows, columns))
 
-    def names(value: list[str] | None) -> tuple[str, ...] | None:
-        return None if value is None else tuple(value)
-
-    text = json.loads(arrays["text"].tobytes())
     train, test = (Examples(matrix(f"{split}_features"), matrix(f"{split}_labels")) for split in ("train", "test"))
-    return Dataset(text["name"], train, test, names(text["feature_names"]), names(text["class_names"]))
+    return Dataset(train=train, test=test, **_told(arrays["text"]))
 
 
 DATASET = Form(_to_arrays, _from_arrays)
