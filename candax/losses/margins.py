@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from candax.alike import made_once
 from candax.base import Loss, Margin, SampledLogits
 from candax.checks import checked
-from candax.losses.common import made_of
+from candax.losses.common import made_of, widened
 
 
 @checked
@@ -130,10 +130,10 @@ def check_scale(scale: float) -> None:
 
 def _unmasked(cosines: Float[Array, "B T"], mask: Bool[Array, "B T"]) -> Float[Array, "B T"]:
     """Zeros at masked slots, before anything is computed: a NaN there would come back out of the gradient."""
-    return jnp.where(mask, cosines, 0.0)
+    return jnp.where(mask, widened(cosines), 0.0)
 
 
 def _scaled(logits: SampledLogits, true: Float[Array, "B T"], scale: float) -> SampledLogits:
     check_scale(scale)
     true = jnp.where(logits.true_mask, scale * true, 0.0)
-    return dataclasses.replace(logits, true=true, sampled=scale * logits.sampled)
+    return dataclasses.replace(logits, true=true, sampled=scale * widened(logits.sampled))
