@@ -1,6 +1,7 @@
 """How often each class is a label: from files of counts, of labels, or of whole data sets."""
 
 import os
+from array import array
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -54,15 +55,16 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
         ([2.0, 1.0, 3.0], 2.0)
     """
     path = Path(path)
-    rows: list[list[float]] = []
+    # A number and a line take 8 bytes each: files may have 10^8 classes.
+    numbers, sizes = array("d"), array("q")
     for number, line in text_lines(path):
         parts = line.replace(",", " ").split()
         try:
             if "_" in line:  # Python reads 1_0 as 10
                 raise ValueError
-            rows.append([float(part) for part in parts] if kind != "labels" else [int(part) for part in parts])
+            row = [float(part) for part in parts] if kind != "labels" else [int(part) for part in parts]
         except ValueError:
-            if kind == "auto" and ":" in line and rows and len(rows[0]) == 3:
+            if kind == "auto" and ":" in line and sizes and sizes[0] == 3:
                 check_read_again(path)
                 labels = read_examples(path).labels
                 found = np.bincount(labels.indices, minlength=labels.shape[1]).astype(np.float32)
@@ -72,25 +74,26 @@ def label_counts_of(path: str | os.PathLike[str], kind: KindOfCounts = "auto") -
                 f"{path}:{number}: expected counts or labels as numbers, or a file in the text format of the Extreme "
                 f"Classification Repository, got {shown!r}."
             ) from None
-        if not all(0 <= value <= _LARGEST for value in rows[-1]):
+        if not all(0 <= value <= _LARGEST for value in row):
             raise ValueError(f"{path}:{number}: expected numbers of 0 or more, at most 3e38, got {line[:_SHOWN]!r}.")
-        if kind == "counts" and len(parts) > 1:
-            raise ValueError(f"{path}:{number}: expected one count per line, got {len(parts)} numbers.")
-    if kind == "counts" or (kind == "auto" and all(len(row) <= 1 for row in rows)):
-        while rows and not rows[-1]:
-            rows.pop()
-        if [] in rows:
+        if kind == "counts" and len(row) > 1:
+            raise ValueError(f"{path}:{number}: expected one count per line, got {len(row)} numbers.")
+        numbers.extend(row)
+        sizes.append(len(row))
+    values, of_lines = np.array(numbers), np.array(sizes, np.int64)
+    if kind == "counts" or (kind == "auto" and of_lines.max(initial=0) <= 1):
+        of_lines = np.trim_zeros(of_lines, "b")
+        if len(empty := np.flatnonzero(of_lines == 0)):
             raise ValueError(
-                f"{path}:{rows.index([]) + 1}: expected one count per line, got an empty line: write 0 for a class "
+                f"{path}:{empty[0] + 1}: expected one count per line, got an empty line: write 0 for a class "
                 "without examples, or say that lines hold labels (kind 'labels')."
             )
-        return _checked(path, np.array([row[0] for row in rows], np.float32), None)
-    for number, row in enumerate(rows, start=1):
-        if any(value != int(value) or value >= _MOST_CLASSES for value in row):
-            raise ValueError(f"{path}:{number}: expected labels as whole numbers below 2^28, got {row}.")
-    ids = np.array([int(value) for row in rows for value in row], np.int64)
-    found = np.bincount(ids).astype(np.float32) if len(ids) else np.zeros(0, np.float32)
-    return _checked(path, found, sum(1 for row in rows if row))
+        return _checked(path, values.astype(np.float32), None)
+    if len(wrong := np.flatnonzero((values != np.floor(values)) | (values >= _MOST_CLASSES))):
+        number = int(np.searchsorted(np.cumsum(of_lines), wrong[0], side="right")) + 1
+        raise ValueError(f"{path}:{number}: expected labels as whole numbers below 2^28, got {values[wrong[0]]:.15g}.")
+    found = np.bincount(values.astype(np.int64)).astype(np.float32)
+    return _checked(path, found, int(np.count_nonzero(of_lines)))
 
 
 def _checked(path: Path, counts: np.ndarray, examples: int | None) -> LabelCounts:
