@@ -267,7 +267,10 @@ class Head(OutputLayer):
         """
         check_reduction(reduction)
         if np.ndim(h) and not isinstance(self.vectors, ComputedVectors) and h.shape[-1] != self.dim:
-            raise ValueError(f"expected embeddings [..., {self.dim}], as wide as class vectors, got {list(h.shape)}.")
+            are_logits = " Give what goes into the head, not its logits." if h.shape[-1] == self.num_classes else ""
+            raise ValueError(
+                f"expected embeddings [..., {self.dim}], as wide as class vectors, got {list(h.shape)}.{are_logits}"
+            )
         if runs is not None:
             _check_runs(runs, h, labels)
         sizes = {"num_classes": self.num_classes, "num_valid": self.num_classes}

@@ -52,6 +52,11 @@ def draw_and_score(
         as_scored(jax.lax.stop_gradient(flat.embeddings), classes.normalized), labels, without_gradient(classes)
     )
     candidates = sampler.sample(jax.lax.stop_gradient(state), key_sample, query)
+    if candidates.ids.ndim != 2:
+        raise ValueError(
+            "expected sampler.sample to return candidates [groups, slots], such as [1, slots] for a set that all "
+            f"predictions share; got ids of shape {list(candidates.ids.shape)}."
+        )
     groups = candidates.ids.shape[0]
     true_ids = jnp.maximum(labels, 0).reshape(groups, labels.size // max(groups, 1))  # an empty batch may have none
     true_count = sampler.log_expected_count(state, candidates, true_ids, query).reshape(labels.shape)

@@ -246,7 +246,8 @@ LOSS_LAWS: dict[str, Law] = {
     "finite": Law(
         4,
         "no loss and no gradient is NaN or infinite for logits within +-80, any mask and any count",
-        "exp without its maximum, log of 0 and -inf - -inf; candax.losses corrects counts safely",
+        "exp without its maximum, log of 0 and -inf - -inf; counts are subtracted safely by "
+        "candax.losses.common.minus_log_expected_count",
         check_finite,
     ),
     "order": Law(

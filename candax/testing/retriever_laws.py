@@ -275,7 +275,7 @@ RETRIEVER_LAWS: dict[str, Law] = {
     "scores": Law(
         0,
         "scores are logits of query.classes as they are now, biases included, cosines of a normalised head",
-        "what scores the classes found",
+        "what scores the classes found; candax.samplers.common.scoring.logits_of does so for any head",
         check_scores,
     ),
     "recall": Law(

@@ -195,7 +195,7 @@ def _saved(folder: str | Path, best: bool) -> Checkpoints:
 def _check_has(folder: str | Path, name: str) -> None:
     if not (Path(folder) / name).is_dir():
         raise ValueError(
-            f"expected a folder that fit has written, with {name}/ in it, got {folder}"
-            f"{'. Was the run given Validation(best=...)?' if name == 'best' else ''}."
+            f"expected a folder that fit has written, with {name}/ in it, got {folder}."
+            f"{' Was the run given Validation(best=...)?' if name == 'best' else ''}"
             f"{_OF_RECIPES if any(Path(folder).glob('models/*/model.safetensors')) else ''}"
         )

@@ -69,6 +69,11 @@ def _loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool) -> tuple[Arra
     masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights", "more_labels")}
     head = head_of(model)
     h = model(inputs)
+    if not hasattr(h, "shape"):
+        raise ValueError(
+            f"expected the model to return embeddings [..., dim], got a {type(h).__name__}: pass "
+            "loss_fn(model, batch) -> loss to fit, which takes what is wanted out of it."
+        )
     if in_parts and masks.get("more_labels") is not None:
         masks["more_labels"] = renumbered(model, masks["more_labels"], math.prod(h.shape[:-1]))
     flat = predictions(h, labels, num_classes=head.num_classes, num_valid=head.num_classes, **masks)

@@ -507,3 +507,17 @@ def test_a_loss_of_cosines_warns_on_a_head_whose_logits_are_none(case):
         cx.Head(9, 2, sampler=sampler, loss=loss, normalized=True, rngs=nnx.Rngs(0))
         of_my_own = cx.losses.with_margin(lambda logits: logits, cx.losses.css)
         cx.Head(9, 2, sampler=UNIFORM, loss=of_my_own, rngs=nnx.Rngs(0))
+
+
+def test_logits_for_embeddings_are_refused_with_what_to_do():
+    head = cx.Head(9, 2, sampler=UNIFORM, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="not its logits"):
+        head.loss(head(jnp.ones((3, 2))), np.arange(3))
+
+
+def test_candidates_without_groups_are_refused():
+    def sample(*args):
+        return jax.tree.map(lambda part: part[0], UNIFORM.sample(*args))
+
+    with pytest.raises(ValueError, match=r"candidates \[groups, slots\], .* got ids of shape \[8\]"):
+        pure_loss(sampler=UNIFORM._replace(sample=sample))

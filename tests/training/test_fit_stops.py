@@ -323,6 +323,15 @@ def test_export_writes_what_others_read(tmp_path):
         np.testing.assert_array_equal(np.load(files[f"head.{name}.npy"]), parts[name])
 
 
+def with_something_beside():
+    class Both(Model):
+        def __call__(self, words):
+            return super().__call__(words), 1
+
+    model = Both()
+    return model, cx.Optimizer(model, optax.sgd(0.1))
+
+
 def test_bad_batches_say_which_and_why(tmp_path):
     def spoil(place, **fields):
         batches = [{"words": a, "labels": b} for a, b in pairs()]
@@ -351,6 +360,8 @@ def test_bad_batches_say_which_and_why(tmp_path):
         fit(spoil(3, labels=[1] * SIZE))
     with pytest.raises(ValueError, match=r"candax\.Optimizer\(model, tx\) makes one"):
         fit(pairs(), make()[0], optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"expected the model to return embeddings .* got a tuple"):
+        fit([(words, labels) for words, labels in pairs()], *with_something_beside())
     with pytest.raises(ValueError, match="expected num_steps to be an integer >= 0, got -1"):
         fit(pairs(), num_steps=-1)
     model, optimizer = make(optax.sgd(1e38))
