@@ -94,6 +94,12 @@ class Optimizer(nnx.Pytree):
         self.skipped = nnx.OptState(jnp.uint32(0))
         params, of_tables = self._split(model)
         self.shapes = _shapes(params, of_tables)
+        if not self.shapes:
+            warnings.warn(
+                f"wrt={wrt!r} is true of no variable of this model, so nothing will be trained: look at the names in "
+                "nnx.state(model).",
+                stacklevel=2,
+            )
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
         self.exact = isinstance(tables, Exact)

@@ -521,3 +521,9 @@ def test_candidates_without_groups_are_refused():
 
     with pytest.raises(ValueError, match=r"candidates \[groups, slots\], .* got ids of shape \[8\]"):
         pure_loss(sampler=UNIFORM._replace(sample=sample))
+
+
+def test_an_optimizer_of_no_variable_warns():
+    head = cx.Head(9, 2, sampler=UNIFORM, rngs=nnx.Rngs(0))
+    with pytest.warns(UserWarning, match="nothing will be trained"):
+        cx.Optimizer(head, optax.sgd(0.1), wrt=nnx.PathContains("words"))
