@@ -140,7 +140,7 @@ def _members(candidates: Candidates, ids: Int[Array, "G n"]) -> Bool[Array, "G n
 
 def _spread(candidates: Candidates, groups: int) -> tuple[Int[Array, "G S"], Bool[Array, "G S"]]:
     """Ids and mask for more groups: the set of each group is repeated for the groups that it is cut into."""
-    times = groups // candidates.ids.shape[0]
+    times = groups // max(candidates.ids.shape[0], 1)
     return jnp.repeat(candidates.ids, times, axis=0), jnp.repeat(candidates.mask, times, axis=0)
 
 
@@ -196,8 +196,8 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         chosen = head.sample(states[0], key_head, query)
         drawn = tail.sample(states[1], key_tail, query)
         sizes = chosen.ids.shape[0], drawn.ids.shape[0]
-        groups = max(sizes)
-        if groups % min(sizes):
+        groups = max(sizes) if min(sizes) else 0  # an empty batch has no set per example
+        if groups and groups % min(sizes):
             raise ValueError(
                 f"expected the groups of head and tail to divide each other, got {sizes[0]} and {sizes[1]} groups. "
                 "Change num_groups of one of them."

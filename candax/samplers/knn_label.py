@@ -67,7 +67,7 @@ class _Neighbours(NamedTuple):
         at = jnp.maximum(labels, 0)
         of_label = state[at] if self.from_graph else self.nearest(query.classes, at)
         found = jnp.concatenate([labels[:, None], jnp.where(labels[:, None] >= 0, of_label, -1)], axis=1)
-        return found.reshape(query.labels.shape[0], -1)
+        return found.reshape(query.labels.shape[0], query.labels.shape[1] * found.shape[1])
 
     def search(self, state: State, query: Query, k: int) -> tuple[Array, Array]:
         """The k of largest logit among the labels and their neighbours."""

@@ -56,6 +56,8 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
 
     def scored(query: Query, ids: Int[Array, "G n"]) -> Float[Array, "B n"]:
         batch_size, dim = query.embeddings.shape
+        if not batch_size:
+            return jnp.zeros((0, ids.shape[1]))
         of_group = query.embeddings.reshape(ids.shape[0], -1, dim)
         # Some groups at a time: the gathered rows of all would be [G, n, dim].
         at_once = min(ids.shape[0], max(1, SCRATCH // (ids.shape[1] * dim)))
@@ -67,7 +69,8 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         pool = sampler.sample(state, key_pool, query)
         batch_size, groups = query.embeddings.shape[0], pool.ids.shape[0]
         ids, mask, counts = (
-            jnp.repeat(part, batch_size // groups, axis=0) for part in (pool.ids, pool.mask, pool.log_expected_count)
+            jnp.repeat(part, batch_size // max(groups, 1), axis=0)
+            for part in (pool.ids, pool.mask, pool.log_expected_count)
         )
         log_weights = jnp.where(mask, scored(query, jnp.where(pool.mask, pool.ids, 0)) - counts, -jnp.inf)
         log_total = jax.nn.logsumexp(log_weights, axis=1)
@@ -91,7 +94,8 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         state: State, candidates: Candidates, ids: Int[Array, "B n"], query: Query
     ) -> Float[Array, "B n"]:
         pool, log_total = candidates.draw
-        of_pool = sampler.log_expected_count(state, pool, ids.reshape(pool.ids.shape[0], -1), query).reshape(ids.shape)
+        of_group = ids.reshape(pool.ids.shape[0], ids.size // max(pool.ids.shape[0], 1))
+        of_pool = sampler.log_expected_count(state, pool, of_group, query).reshape(ids.shape)
         possible = (of_pool > -jnp.inf) & (log_total > -jnp.inf)[:, None]
         logits = scored(query, jnp.where(possible, ids, 0))
         return jnp.where(possible, jnp.log(num_kept) + logits - log_total[:, None], -jnp.inf)

@@ -56,8 +56,7 @@ def retrieved(retriever: Retriever, k: int, *, schedule: int | Callable[[int], b
     ) -> Float[Array, "G n"]:
         del state
         returned = (ids[:, :, None] == candidates.ids[:, None, :]) & candidates.mask[:, None, :]
-        labels = query.labels.reshape(ids.shape[0], 1, -1)
-        known = returned.any(axis=-1) | (ids[:, :, None] == labels).any(axis=-1)
+        known = returned.any(axis=-1) | (ids[:, :, None] == query.labels[:, None, :]).any(axis=-1)
         return jnp.where(known, jnp.float32(0), -jnp.inf)
 
     def update(state: State, key: KeyArray, query: Query, row_ids: Array, rows: Array) -> State:

@@ -1,7 +1,12 @@
 """Every sampler of the table obeys every law. A failure names the law."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import candax as cx
+from candax.base import State
+from candax.testing.problems import make_classes
 from tests.conformance.tables import SAMPLERS
 
 # One of each kind, one group an example (or the most there are): the rest are among the slow tests.
@@ -20,3 +25,17 @@ def test_sampler(name: str, num_groups: int | None) -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_one_law_with_fewer_classes_than_samples(name: str) -> None:
     SAMPLERS[name].check(SAMPLERS[name].groups[0], num_valid=4, num_classes=24, laws=["one_law"])
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_batch_may_be_empty(name: str) -> None:
+    """Only traced: it is shapes that an empty batch may not fit."""
+    classes, key = make_classes(), jax.random.key(0)
+    sampler = SAMPLERS[name].factory(SAMPLERS[name].groups[-1])
+
+    def loss(state: State) -> jax.Array:
+        nobody = jnp.zeros((0, classes.vectors.shape[1])), jnp.zeros((0, 2), jnp.int32)
+        return cx.sampled_loss(*nobody, classes, sampler=sampler, state=state, key=key, loss=cx.losses.css)
+
+    state = jax.eval_shape(sampler.init, key, classes)
+    assert jax.eval_shape(loss, state).shape == ()

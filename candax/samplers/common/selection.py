@@ -26,7 +26,8 @@ def pack_bits(bits: Bool[Array, "*n width"]) -> UInt32[Array, "*n words"]:
     short = -bits.shape[-1] % WORD
     padded = jnp.pad(bits, ((0, 0),) * (bits.ndim - 1) + ((0, short),))
     places = jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32)
-    return jnp.sum(jnp.where(padded.reshape(*bits.shape[:-1], -1, WORD), places, 0), axis=-1, dtype=jnp.uint32)
+    words = padded.reshape(*bits.shape[:-1], padded.shape[-1] // WORD, WORD)
+    return jnp.sum(jnp.where(words, places, 0), axis=-1, dtype=jnp.uint32)
 
 
 def select_bit(words: UInt32[Array, " n"], rank: Int[Array, " n"]) -> Int[Array, " n"]:

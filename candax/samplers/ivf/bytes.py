@@ -157,8 +157,7 @@ def _by_estimates(
     if parts == 1:
         first, second = some((queries[0][0], queries[1][0], queries[2][0]))
     else:
-        first, second = jax.lax.map(some, queries)
-        first, second = first.reshape(parts * at_once, -1), second.reshape(parts * at_once, -1)
+        first, second = (jax.lax.collapse(found, 0, 2) for found in jax.lax.map(some, queries))
     return first[back], second[back]
 
 
