@@ -128,10 +128,10 @@ def grouped(
         ids = jnp.concatenate([labels, ids.reshape(groups, -1)], axis=1)
         order = jnp.concatenate([jnp.zeros(labels.shape, jnp.uint32), falling(score.reshape(groups, -1))], axis=1)
         found = _best(ids, order, num_sampled, query.classes.num_classes)
-        filled = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)
-        drawn = Candidates(filled.ids, jnp.zeros(filled.ids.shape, jnp.float32), filled.mask, (found, filled.log_fill))
-        counts = log_expected_count(state, drawn, drawn.ids, query)
-        return Candidates(drawn.ids, jnp.where(drawn.mask, counts, 0.0), drawn.mask, drawn.draw)
+        ids, mask, _, log_fill = thin_and_fill(key_fill, found, num_sampled, 0, query.classes.num_valid)
+        drawn = Candidates(ids, jnp.zeros(ids.shape, jnp.float32), mask, draw=(found, log_fill))
+        counts = log_expected_count(state, drawn, ids, query)
+        return Candidates(ids, jnp.where(mask, counts, 0.0), mask, drawn.draw)
 
     def log_expected_count(
         state: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query

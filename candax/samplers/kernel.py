@@ -1,7 +1,7 @@
 """Kernel sampling: draws classes in proportion to a kernel of embedding and class vector, by a tree of feature sums."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from candax.samplers.common.scoring import SCRATCH
 from candax.samplers.common.shares import divisible
 
 _EXACT = jax.lax.Precision.HIGHEST  # counts and draws must agree, on devices that round products too
-KindOfKernel: TypeAlias = Literal["quadratic", "positive"]
 
 
 @pytree
@@ -46,7 +45,7 @@ class KernelTree:
 def kernel(
     num_sampled: int,
     *,
-    features: KindOfKernel = "quadratic",
+    features: Literal["quadratic", "positive"] = "quadratic",
     alpha: float = 100.0,
     rank: int | None = 16,
     num_features: int = 128,

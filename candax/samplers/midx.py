@@ -1,7 +1,7 @@
 """Inverted multi-index: classes lie in K x K cells of two codewords and are drawn by an embedding's codeword scores."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,6 @@ from candax.samplers.common.kmeans import Points, kmeans, nearest, rows_at_once
 from candax.samplers.common.schedules import built_anew, schedule_of
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import check_counts, integer_thresholds
-
-CodesOfMidx: TypeAlias = Literal["product", "residual"]
 
 # Codeword scores are cut this far below the best one, so that the chances of cells stay within float32.
 _REACH = 25.0
@@ -45,7 +43,7 @@ def midx(
     num_sampled: int,
     *,
     num_codewords: int = 64,
-    codes: CodesOfMidx = "product",
+    codes: Literal["product", "residual"] = "product",
     power: float = 0.0,
     smoothing: float = 1.0,
     scale: float = 1.0,

@@ -91,40 +91,34 @@ def distinct_below(
     return jnp.where(length > 0, turned, 0), length > 0
 
 
-class Chosen(NamedTuple):
-    """Slots of a candidate set, and the log of the probability with which a found class was kept."""
+def thin(
+    key: KeyArray, found: Found, num_slots: int
+) -> tuple[Int[Array, "G S"], Bool[Array, "G S"], Float[Array, " G"]]:
+    """A random subset of ``num_slots`` found ids, each kept with probability min(1, num_slots / number).
 
-    ids: Int[Array, "G S"]
-    mask: Bool[Array, "G S"]
-    log_kept: Float[Array, " G"]
-
-
-def thin(key: KeyArray, found: Found, num_slots: int) -> Chosen:
-    """A random subset of ``num_slots`` found ids, each kept with probability min(1, num_slots / number)."""
+    Returns:
+        Slots of a candidate set, their mask, and the log of that probability.
+    """
     rank, mask = distinct_below(key, found.number, jnp.full(found.number.shape, num_slots), num_slots)
     ids = jnp.take_along_axis(found.ids, jnp.minimum(rank, found.ids.shape[1] - 1), axis=1)
     log_kept = jnp.log(num_slots / jnp.maximum(found.number, num_slots).astype(jnp.float32))
-    return Chosen(jnp.where(mask, ids, 0), mask, log_kept)
+    return jnp.where(mask, ids, 0), mask, log_kept
 
 
-class Filled(NamedTuple):
-    """A candidate set of found and other classes, with the logs of both probabilities."""
-
-    ids: Int[Array, "G S"]
-    mask: Bool[Array, "G S"]
-    log_kept: Float[Array, " G"]
-    log_fill: Float[Array, " G"]
-
-
-def thin_and_fill(key: KeyArray, found: Found, num_slots: int, num_fill: int, num_valid: Int[Array, ""]) -> Filled:
+def thin_and_fill(
+    key: KeyArray, found: Found, num_slots: int, num_fill: int, num_valid: Int[Array, ""]
+) -> tuple[Int[Array, "G S"], Bool[Array, "G S"], Float[Array, " G"], Float[Array, " G"]]:
     """``num_slots`` classes: at most ``num_slots - num_fill`` of those found, and in the other slots classes not found.
 
     The n found classes are kept with probability min(1, (num_slots - num_fill) / n); every class that was not found is
     among the F others with probability min(1, F / (num_valid - n)).
+
+    Returns:
+        Slots of a candidate set, their mask, and the logs of both probabilities.
     """
     key_thin, key_fill = jax.random.split(key)
     most = num_slots - num_fill
-    kept = thin(key_thin, found, most)
+    kept, _, log_kept = thin(key_thin, found, most)
     number = jnp.minimum(found.number, most)
     others = jnp.maximum(num_valid.astype(jnp.int32) - found.number, 0)
     wanted = num_slots - number  # between num_fill and num_slots
@@ -137,11 +131,11 @@ def thin_and_fill(key: KeyArray, found: Found, num_slots: int, num_fill: int, nu
     slot = jnp.arange(num_slots, dtype=jnp.int32)
     front = slot < number[:, None]
     behind = jnp.maximum(slot - number[:, None], 0)
-    padded = jnp.pad(kept.ids, ((0, 0), (0, num_fill)))
+    padded = jnp.pad(kept, ((0, 0), (0, num_fill)))
     ids = jnp.where(front, padded, jnp.take_along_axis(fill, behind, axis=1))
     mask = front | jnp.take_along_axis(some, behind, axis=1)
     log_fill = jnp.log(jnp.minimum(wanted / jnp.maximum(others, 1).astype(jnp.float32), 1.0))
-    return Filled(jnp.where(mask, ids, 0), mask, kept.log_kept, log_fill)
+    return jnp.where(mask, ids, 0), mask, log_kept, log_fill
 
 
 def is_found(found: Int[Array, "G W"], ids: Int[Array, "G n"]) -> Bool[Array, "G n"]:

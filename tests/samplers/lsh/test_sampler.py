@@ -249,16 +249,16 @@ def test_thinning_and_filling():
     found = distinct(jnp.array([[9, 2, 9, 5, EMPTY, 2], [1, 2, 3, 4, 5, 6]]))
     assert found.number.tolist() == [3, 6]
     np.testing.assert_array_equal(is_found(found.ids, jnp.array([[2, 3], [6, 9]])), [[True, False], [True, False]])
-    chosen = thin(jax.random.key(0), found, 4)
-    assert set(chosen.ids[0][chosen.mask[0]].tolist()) == {2, 5, 9}
-    np.testing.assert_allclose(chosen.log_kept, np.log([1, 4 / 6]), rtol=1e-6)
-    filled = thin_and_fill(jax.random.key(1), found, 5, 2, jnp.int32(12))
+    chosen, mask, log_kept = thin(jax.random.key(0), found, 4)
+    assert set(chosen[0][mask[0]].tolist()) == {2, 5, 9}
+    np.testing.assert_allclose(log_kept, np.log([1, 4 / 6]), rtol=1e-6)
+    filled, _, _, log_fill = thin_and_fill(jax.random.key(1), found, 5, 2, jnp.int32(12))
     for group, inside in enumerate([{2, 5, 9}, {1, 2, 3, 4, 5, 6}]):
-        ids = filled.ids[group].tolist()
+        ids = filled[group].tolist()
         assert len(set(ids)) == 5
         assert max(ids) < 12
         assert len(set(ids) & inside) == 3
-    np.testing.assert_allclose(filled.log_fill, np.log([2 / 9, 2 / 6]), rtol=1e-6)
+    np.testing.assert_allclose(log_fill, np.log([2 / 9, 2 / 6]), rtol=1e-6)
 
 
 def test_refreshes_get_exponentially_rarer():
