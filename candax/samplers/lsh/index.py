@@ -128,7 +128,9 @@ class Index(NamedTuple):
         def move(tables: Tables, ids: Int[Array, " n"], vectors: Float[Array, "n dim"]) -> Tables:
             codes = hasher.buckets(state.hash, self.keys(state, ids, vectors))
             codes = jnp.where((ids < num_valid)[:, None], codes, jnp.uint32(num_buckets))
-            return update(tables, key, ids, codes, eviction=self.eviction)
+            # Rows that waited move in parts, each with draws of its own: no two parts begin with the same id.
+            own = key if state.pending is None else jax.random.fold_in(key, ids[0])
+            return update(tables, own, ids, codes, eviction=self.eviction)
 
         tables, pending = wait_or_move(
             state.pending, updates, row_ids, rows, num_valid, every=self.update_every, move=move, index=state.tables

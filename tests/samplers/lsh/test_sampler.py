@@ -11,6 +11,7 @@ import pytest
 
 import candax as cx
 from candax import losses, samplers
+from candax.samplers.common import pending
 from candax.samplers.common.found import EMPTY, distinct, distinct_below, is_found, thin, thin_and_fill
 from candax.testing import statistics
 from candax.testing.problems import make_classes, make_query
@@ -190,6 +191,26 @@ def test_rows_of_several_steps_that_move_together_end_where_single_steps_put_the
     assert moved == ([False, False, True] if pending_rows == 30 else [False, True, True]) * 2
     assert in_buckets(states[0].tables) != built
     assert lsh["simhash"](update_every=None).update is cx.base.no_update
+
+
+def test_rows_that_move_in_parts_enter_a_reservoir_with_equal_chances(monkeypatch):
+    """All classes come into one bucket with room for one of them; parts that drew alike would keep the first."""
+    monkeypatch.setattr(pending, "_CHUNK", 4)
+    sizes = {"num_tables": 1, "num_hashes": 1, "capacity": 1, "update_every": 2, "pending_rows": 16}
+    sampler = samplers.lsh(hash=samplers.simhash(), eviction="reservoir", **sizes)
+    classes = cx.Classes(jnp.ones((8, 2)))
+    state, query = sampler.init(jax.random.key(0), classes), query_near(classes, [1])
+    state = sampler.update(state, jax.random.key(1), query, jnp.arange(8), -classes.vectors)
+    assert int(state.pending.number) == 8
+
+    @jax.jit
+    @jax.vmap
+    def kept(key):
+        moved = sampler.update(state, key, query, jnp.arange(8, 16), classes.vectors).tables
+        return moved.buckets[0, moved.codes[0, 0], 0]
+
+    rate = np.bincount(np.asarray(kept(jax.random.split(jax.random.key(2), 4000))), minlength=8) / 4000
+    np.testing.assert_allclose(rate, 1 / 8, atol=0.026)  # five standard errors
 
 
 def test_too_little_room_for_the_rows_of_a_step_is_said():
