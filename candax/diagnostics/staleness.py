@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from candax.base import Candidates, KeyArray, Query, State
+from candax.base import Candidates, KeyArray, Query, State, never
 from candax.blocks import streaming_evaluate
 from candax.checks import check_ids, checked, described
 from candax.cosines import as_scored
@@ -21,7 +21,7 @@ from candax.models.head import Head
 from candax.training import embed
 from candax.training.feed import BatchSource
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import Trainer, head_of, loss_of_labels
+from candax.training.trainer import head_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,13 +108,14 @@ def measure_staleness(
         >>> result.steps.tolist(), float(result.lost.value[0])
         ([0, 2, 4, 5], 0.0)
     """
-    given = head_of(model)
-    _check(given, measured, num_steps, every, top_k)
-    assert given.sampler is not None
-    # Copies: a step donates its arrays.
-    model, optimizer = nnx.merge(*_copied(nnx.split((model, optimizer))))
-    head, sampler = head_of(model), given.sampler
+    from candax.training import fit  # loads orbax, which importing the diagnostics need not
+
+    _check(head_of(model), measured, num_steps, every, top_k)
+    model, optimizer = nnx.merge(*nnx.split((model, optimizer)), copy=True)
+    head = head_of(model)
+    assert head.sampler is not None
     assert head.state is not None
+    head.sampler = sampler = head.sampler._replace(schedule=never)
     key_refresh, key_draw = jax.random.split(key)
     refresh = jax.jit(sampler.refresh)  # not donated: the old state is still needed
 
@@ -139,28 +140,18 @@ def measure_staleness(
         return mean(stale), mean(refreshed), mean(refreshed - stale)
 
     head.state.set_value(jax.tree.map(jnp.array, refreshed_sampler()))
-    trainer = Trainer(model, optimizer, loss_of_labels, 1)
-    start, found, steps = int(optimizer.step[...]), [measure()], [0]
-    for step in range(1, num_steps + 1):
-        batch = batches[divmod(start + step - 1, batches.batches_per_epoch)]
-        check_ids(batch.labels, head.num_classes, f"labels of the batch of step {step}")
-        loss, _ = trainer.step(trainer.place(batch))
-        if step % every == 0 or step == num_steps:
-            if not np.isfinite(loss):
-                raise FloatingPointError(f"the loss is {float(loss)} at step {start + step}. Lower the learning rate.")
-            trainer.synchronise()
-            found.append(measure())
-            steps.append(step)
+    start, found = int(optimizer.step[...]), {0: measure()}
+
+    def record(step: int, metrics: Any) -> None:
+        found[step] = measure()
+
+    of_steps = (batches[divmod(start + step, batches.batches_per_epoch)] for step in range(num_steps))
+    fit(model, optimizer, of_steps, num_steps=num_steps, log_every=every, callback=record, progress=False)
     recall, fresh_recall, lost = (
-        Measure(*map(np.array, zip(*column, strict=True))) for column in zip(*found, strict=True)
+        Measure(*map(np.array, zip(*column, strict=True))) for column in zip(*found.values(), strict=True)
     )
     num_examples = sum(len(batch.labels) for batch in measured)
-    return Staleness(np.array(steps), recall, fresh_recall, lost, top_k, num_examples)
-
-
-def _copied(parts: tuple[Any, Any]) -> tuple[Any, Any]:
-    graph, arrays = parts
-    return graph, jax.tree.map(jnp.array, arrays)
+    return Staleness(np.array(list(found)), recall, fresh_recall, lost, top_k, num_examples)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
