@@ -98,6 +98,8 @@ def diagnose(
     classes = dataclasses.replace(classes, vectors=_wide(classes.vectors), biases=_wide(classes.biases))
     query = Query(_wide(embeddings), jnp.asarray(labels, jnp.int32), classes)
     exact = exactly(query, min(top_k, classes.num_classes))
+    # Of labels that are drawn from the model itself.
+    nothing = exact._replace(gradients=jax.tree.map(jnp.zeros_like, exact.gradients))
     total = len(methods) * len(num_sampled) * num_draws
     cells: list[dict[str, Measure]] = []
     only_this_batch = []
@@ -109,27 +111,19 @@ def diagnose(
                 progress(done + draws, total)
 
         sampler = method.sampler(number)
-        draws_of = partial(
-            make_draws,
-            sampler,
-            method.loss,
-            num_classes=num_valid,
-            new_index=new_index and sampler.facts.law_over == "index",
-        )
-        run = draws_of()
+        anew = new_index and sampler.facts.law_over == "index"
+        draws_of = partial(make_draws, sampler, method.loss, num_classes=num_valid, new_index=anew)
         key_init, key_draws = jax.random.split(jax.random.fold_in(key, number))
         state = sampler.init(key_init, classes)
         keys = jax.random.split(key_draws, (2, num_draws // 2))
-        first, second = _halves(run, state, keys, query, exact, report)
-        optimum = _optimum_bias(
-            draws_of(own_labels=True),
-            state,
-            jax.random.split(jax.random.fold_in(key_draws, 1), (2, num_draws // 2)),
-            query,
-            exact,
-        )
-        timed = step_ms(sampler, method.loss, num_valid, state, keys[0, 0], query)
-        cells.append(measures_of(method.likelihood, exact, first, second) | {"optimum_bias": optimum, "step_ms": timed})
+        first, second = _halves(draws_of(), state, keys, query, exact, report)
+        of_labels = jax.random.split(jax.random.fold_in(key_draws, 1), keys.shape)
+        _, second_own = _halves(draws_of(own_labels=True), state, of_labels, query, nothing, lambda draws: None)
+        others = {
+            "optimum_bias": optimum_bias(second_own.classes),
+            "step_ms": step_ms(sampler, method.loss, num_valid, state, keys[0, 0], query),
+        }
+        cells.append(measures_of(method.likelihood, exact, first, second) | others)
         if n == 0:
             only_this_batch.append(sampler.facts.law_over == "batch")
 
@@ -165,14 +159,11 @@ def _halves(
     return first, second
 
 
-def _optimum_bias(run: Draws, state: State, keys: Key[Array, "2 H"], query: Query, exact: Exact) -> Measure:
-    """See ``Diagnostics``; ``run`` draws labels too."""
-    nothing = exact._replace(gradients=jax.tree.map(jnp.zeros_like, exact.gradients))
-    return optimum_bias(_halves(run, state, keys, query, nothing, lambda draws: None)[1].classes)
-
-
 def _wide(array: Any) -> Any:
-    return None if array is None else jnp.asarray(array, jnp.promote_types(array.dtype, jnp.float32))
+    if array is None:
+        return None
+    array = jnp.asarray(array)  # of NumPy's float64 first what JAX makes of it, without a warning
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
 
 
 def _half(

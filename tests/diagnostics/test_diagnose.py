@@ -11,6 +11,7 @@ import pytest
 
 import candax as cx
 from candax.diagnostics import Method, diagnose, pairs
+from candax.diagnostics.diagnosing import _wide
 from candax.diagnostics.result import MEASURES
 from tests.diagnostics.problems import problem
 
@@ -294,6 +295,11 @@ def test_tables_of_16_bits_are_measured_in_32():
     settings = {"methods": [method(cx.samplers.uniform, cx.losses.css)], "num_sampled": [5], "num_draws": 4, "key": KEY}
     rows = [diagnose(of, embeddings, labels, **settings).to_rows() for of in (narrow, rounded)]
     assert [untimed(row) for row in rows[0]] == [untimed(row) for row in rows[1]]
+
+
+def test_embeddings_of_64_bits_give_no_warning(recwarn):
+    assert _wide(np.zeros((2, 3))).dtype == jnp.zeros(()).dtype
+    assert not recwarn.list
 
 
 def test_a_loss_over_all_classes_has_no_estimate():
