@@ -15,8 +15,6 @@ shared .52, 1.61, 14; per example: unigram .26, .33, 30; midx .16, .25, 49; kern
 """
 
 import functools
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from flax import nnx
-from rich.console import Console
-from rich.table import Table
+from ann_vectors import classifier, some_tests
+from measuring import show, write
 
 import candax as cx
 from candax.allocation import with_reused_memory
 from candax.diagnostics.draws import gradient
+from candax.diagnostics.timing import least_ms
+from candax.recipes import common
 
 _s = cx.samplers
 # Shared by the batch ("shared") or one set per example.
@@ -70,6 +69,8 @@ COLUMNS = {
     "class_gradient_bias": "bias of gradient",
     "class_gradient_noise": "noise of gradient",
     "effective_sample_size": "effective S",
+    "shortest_ms": "ms",
+    "refresh_ms": "ms of a refresh",
 }
 
 
@@ -78,25 +79,15 @@ def trained(
 ) -> tuple[cx.Classes, cx.Classes, jax.Array, np.ndarray]:
     """The output layer of a trained model now and ``stale`` steps before, embeddings and labels of test examples."""
     dataset = cx.data.python_stdlib()
-    head = cx.Head(
-        dataset.num_classes,
-        dim,
-        sampler=_s.log_uniform(1024),
-        loss=cx.losses.sampled_softmax,
-        counts=dataset.label_counts(dataset.train),
-        rngs=nnx.Rngs(1),
-    )
-    model = cx.models.Classifier(cx.models.SparseMLP(dataset.num_features, dim, rngs=nnx.Rngs(0)), head)
+    model = classifier(dataset, dim, _s.log_uniform(1024))
     batches = cx.data.Batches(dataset.train, 256, 0)
     optimizer = cx.Optimizer(model, optax.adam(3e-3))
     cx.training.fit(model, optimizer, batches, num_steps=max(0, steps - stale), progress=False)
     before = jax.tree.map(jnp.array, model.head.classes())
     cx.training.fit(model, optimizer, batches, num_steps=min(steps, stale), progress=False)
-    rows = np.flatnonzero(np.diff(dataset.test.labels.indptr))
-    rows = np.sort(np.random.default_rng(0).permutation(rows)[:num_examples])
-    examples = cx.data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
-    ((batch, _),) = cx.data.evaluation_batches(examples, len(rows), batches.max_features)
-    return head.classes(), before, jnp.asarray(cx.training.embed(model, batch)), np.asarray(batch.labels)
+    labelled = np.flatnonzero(np.diff(dataset.test.labels.indptr))
+    batch = some_tests(dataset, labelled, num_examples, batches.max_features)
+    return model.head.classes(), before, jnp.asarray(cx.training.embed(model, batch)), np.asarray(batch.labels)
 
 
 def aged(make: Callable[[int], cx.Sampler], before: cx.Classes, number: int) -> cx.Sampler:
@@ -109,14 +100,11 @@ def build_ms(sampler: cx.Sampler, classes: cx.Classes) -> float:
     """Milliseconds of a refresh, compiled."""
     state = sampler.init(jax.random.key(0), classes)
     refresh = jax.jit(sampler.refresh)
-    jax.block_until_ready(refresh(state, jax.random.key(1), classes))
-    begin = time.perf_counter()
-    jax.block_until_ready(refresh(state, jax.random.key(2), classes))
-    return 1e3 * (time.perf_counter() - begin)
+    return least_ms(lambda: refresh(state, jax.random.key(1), classes), 1)
 
 
 def shortest_ms(sampler: cx.Sampler, query: cx.Query, calls: int = 20) -> float:
-    """The shortest of some calls: others wait for what else the machine does."""
+    """The shortest of some calls of what a training step does without its optimizer."""
 
     @jax.jit
     def step(state: Any, key: jax.Array) -> Any:
@@ -124,12 +112,8 @@ def shortest_ms(sampler: cx.Sampler, query: cx.Query, calls: int = 20) -> float:
         return value, grads.params, [(rows.ids, rows.rows) for rows in grads.rows.values()]
 
     state = sampler.init(jax.random.key(0), query.classes)
-    times = []
-    for i in range(calls):
-        begin = time.perf_counter()
-        jax.block_until_ready(step(state, jax.random.key(i)))
-        times.append(1e3 * (time.perf_counter() - begin))
-    return min(times)
+    keys = iter(jax.random.split(jax.random.key(0), calls + 1))
+    return least_ms(lambda: step(state, next(keys)), calls)
 
 
 def main(
@@ -155,11 +139,8 @@ def main(
         json_file: for the figures.
     """
     classes, before, embeddings, labels = trained(steps, dim, num_examples, stale)
-    console, found = Console(width=140), []
-    table = Table(title=f"css, {classes.num_classes:,} classes, dim {dim}, {num_examples} examples")
+    found = []
     query = cx.Query(embeddings, jnp.asarray(labels), classes)
-    for name in ("candidates", "S", *COLUMNS.values(), "ms", "ms of a refresh"):
-        table.add_column(name, justify="left" if name == "candidates" else "right")
     for name in methods:
         make = functools.partial(aged, METHODS[name], before) if name.endswith("stale") else METHODS[name]
         result = cx.diagnostics.diagnose(
@@ -174,16 +155,14 @@ def main(
         )
         refresh = build_ms(METHODS[name](num_sampled[0]), classes)
         for row in result.to_rows():
-            numbers: list[Any] = [row[column] for column in COLUMNS]
-            numbers += [shortest_ms(METHODS[name](row["num_sampled"]), query), refresh]
-            shown = ["?" if value is None else f"{value:.3g}" for value in numbers]
-            table.add_row(name, str(row["num_sampled"]), *shown)
-            found.append(row | {"shortest_ms": numbers[-2], "refresh_ms": refresh, "full_ms": result.full_ms})
-            print(name, row["num_sampled"], *shown, flush=True)
-    console.print(table)
-    console.print(f"full softmax with its gradients: {result.full_ms:.3g} ms")
-    if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=1) + "\n")
+            shortest = shortest_ms(METHODS[name](row["num_sampled"]), query)
+            found.append(row | {"shortest_ms": shortest, "refresh_ms": refresh, "full_ms": result.full_ms})
+            print(name, *(f"{found[-1][column]}" for column in ("num_sampled", *COLUMNS)), flush=True)
+    columns = [common.Column("candidates", "sampler"), common.Column("S", "num_sampled")]
+    columns += [common.Column(heading, name, ".3g") for name, heading in COLUMNS.items()]
+    show(f"css, {classes.num_classes:,} classes, dim {dim}, {num_examples} examples", columns, found)
+    print(f"full softmax with its gradients: {result.full_ms:.3g} ms")
+    write(json_file, found)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,8 @@ import dataclasses
 import functools
 import gc
 import importlib.util
-import json
 import math
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -44,12 +42,13 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from ann_vectors import DIM, MADE, NUM_QUERIES, TRAINED, make_vectors
-from operations import limits, operations, show
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
+from operations import limits, operations, show_operations
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import least_ms
+from candax.recipes import common
 
 K, NUM_LISTS = 100, 1024
 FLAT = "faiss IVF-Flat"
@@ -83,16 +82,6 @@ class Point:
     recall: float
     milliseconds: float
     build_seconds: float
-
-
-def least_ms(search: Callable[[], Any], repeats: int) -> float:
-    """The least time of some runs, after one that warms up."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(search())
-        times.append(1e3 * (time.perf_counter() - start))
-    return min(times[1:])
 
 
 def recall_of(found: Any, true: np.ndarray) -> float:
@@ -242,39 +231,26 @@ def first_good(found: list[Searcher]) -> list[Searcher]:
     return list(first.values())
 
 
-def cheapest(points: list[Point]) -> dict[tuple[str, str], Point]:
-    """Of each method the quickest point of the wanted recall, by kind of vectors and method."""
-    best: dict[tuple[str, str], Point] = {}
-    for point in points:
-        key = (point.vectors, point.method)
-        if point.recall >= WANTED_RECALL and (key not in best or point.milliseconds < best[key].milliseconds):
-            best[key] = point
-    return best
-
-
-def report(points: list[Point], console: Console, where: str, num_classes: int) -> None:
-    """The curves, without points that cost more and find less than another, and the ratios at the wanted recall."""
-    table = Table(title=f"{num_classes:,} x {DIM}, {NUM_QUERIES} queries, {K} best: {where}")
-    for column in ("vectors", "method", "setting", "recall", "ms", "build s"):
-        table.add_column(column, justify="right" if column in ("recall", "ms", "build s") else "left")
+def report(points: list[Point], num_classes: int) -> None:
+    """On one kind of vectors: curves, without points that cost more and find less, and ratios at the wanted recall."""
+    rows = []
     for p in points:
-        rivals = [r for r in points if (r.vectors, r.method) == (p.vectors, p.method) and r is not p]
+        rivals = [r for r in points if r.method == p.method and r is not p]
         if not any(r.recall >= p.recall and r.milliseconds <= p.milliseconds for r in rivals):
-            build = f"{p.build_seconds:.1f}" if p.build_seconds else "-"
-            table.add_row(p.vectors, p.method, p.setting, f"{p.recall:.3f}", f"{p.milliseconds:.1f}", build)
-    console.print(table)
-    best = cheapest(points)
-    for kind in dict.fromkeys(p.vectors for p in points):
-        exact = min(p.milliseconds for p in points if p.vectors == kind and p.method.startswith("exact"))
-        for method in dict.fromkeys(p.method for p in points if p.vectors == kind):
-            found = best.get((kind, method))
-            if found is None:
-                console.print(f"{kind}, {method}: never reaches recall {WANTED_RECALL}")
-            else:
-                console.print(
-                    f"{kind}, {method} at recall {found.recall:.3f}: {found.milliseconds:.1f} ms, "
-                    f"exact search takes {exact / found.milliseconds:.1f} times as long"
-                )
+            rows.append(dataclasses.asdict(p) | {"build_seconds": p.build_seconds or None})
+    columns = common.columns(vectors="", method="", setting="", recall=".3f", milliseconds=".1f", build_seconds=".1f")
+    show(f"{num_classes:,} x {DIM}, {NUM_QUERIES} queries, {K} best: {machine()}", columns, rows)
+    exact = min(p.milliseconds for p in points if p.method.startswith("exact"))
+    for method in dict.fromkeys(p.method for p in points):
+        good = [p for p in points if p.method == method and p.recall >= WANTED_RECALL]
+        if not good:
+            print(f"{points[0].vectors}, {method}: never reaches recall {WANTED_RECALL}")
+            continue
+        found = min(good, key=lambda p: p.milliseconds)
+        print(
+            f"{found.vectors}, {method} at recall {found.recall:.3f}: {found.milliseconds:.1f} ms, "
+            f"exact search takes {exact / found.milliseconds:.1f} times as long"
+        )
 
 
 def main(
@@ -301,9 +277,6 @@ def main(
     """
     points: list[Point] = []
     compared: list[dict[str, Any]] = []
-    console = Console(width=150)
-    device = jax.devices()[0]
-    where = f"{device.device_kind} ({device.platform}), {os.cpu_count()} cores, JAX {jax.__version__}"
     for kind in (*MADE, *(TRAINED if data else ())) if kinds is None else kinds:
         vectors, queries = make_vectors(kind, num_classes, data)
         classes = cx.Classes(jnp.asarray(vectors), None, None, jnp.int32(len(vectors)))
@@ -316,22 +289,20 @@ def main(
         points += exact + [one.point for one in found]
         compared += by_turns(found, rounds)
         for one in first_good(found) if profile else ():
-            show(f"{kind}, {one.point.method}: {one.point.setting}", operations(one.text(), one.search))
-        report(exact + [one.point for one in found], console, f"{where}, {platform.machine()}", len(vectors))
+            show_operations(f"{kind}, {one.point.method}: {one.point.setting}", operations(one.text(), one.search))
+        report(exact + [one.point for one in found], len(vectors))
         del vectors, classes, found
         gc.collect()
     for row in compared:
-        console.print(
+        print(
             f"{row['vectors']}, {row['codes']} codes by turns with {FLAT}: {row['ratio']:.2f} times its time "
             f"({row['ms']:.1f} ms at recall {row['recall']:.3f}, {row['setting']}; {row['faiss_ms']:.1f} ms at "
             f"{row['faiss_recall']:.3f}, {row['faiss']}), built in {row['build_ratio']:.2f} times its time"
         )
     for name, most in limits().items() if profile else ():
-        console.print(f"{most:.3g}: {name}")
-    if output is not None:
-        record = {"where": where, "num_classes": num_classes, "by_turns": compared}
-        record["points"] = [dataclasses.asdict(p) for p in points]
-        output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(f"{most:.3g}: {name}")
+    record = {"where": machine(), "num_classes": num_classes, "by_turns": compared}
+    write(output, {**record, "points": [dataclasses.asdict(p) for p in points]})
 
 
 if __name__ == "__main__":

@@ -21,10 +21,6 @@ softmax's time at 10^5 classes and 1/80 at 10^6; with 10^4 at 10^5 at most .6. (
 import dataclasses
 import functools
 import gc
-import json
-import os
-import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,13 +32,13 @@ import optax
 import tyro
 from ann_vectors import DIM, NUM_QUERIES, make_vectors
 from flax import nnx
-from operations import limits, operations, show
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
+from operations import limits, operations, show_operations
 
 import candax as cx
 from candax.allocation import with_reused_memory
-from candax.training.trainer import Graph, compiled_step
+from candax.diagnostics.timing import compiled_by_fit, least_ms, timed
+from candax.recipes import common
 
 NUM_GROUPS, LEARNING_RATE = 8, 1e-3
 
@@ -91,38 +87,24 @@ def samplers(num_classes: int, num_sampled: int, codes: tuple[str, ...]) -> dict
 
 def compiled(data: Data, sampler: cx.Sampler | None, loss: Any) -> tuple[Callable[[], Any], Any, str]:
     """A call of the compiled step, the state of the sampler that it starts from, and the text of the program."""
-    vectors = cx.rows.Table(jnp.asarray(data.vectors))
+    vectors = cx.rows.Table(jnp.array(data.vectors))  # a copy, which is donated
     head = cx.Head(len(data.vectors), table=vectors, sampler=sampler, loss=loss, biases=False, rngs=nnx.Rngs(0))
     state = None if sampler is None else jax.tree.map(jnp.array, head.state.get_value())
-    optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE))
-    graph, arrays = nnx.split((head, optimizer))
+    nodes = head, cx.Optimizer(head, optax.adam(LEARNING_RATE))
     batch = (jnp.asarray(data.embeddings), jnp.asarray(data.labels))
-    loss_fn = lambda head, batch: head.loss(*batch)  # noqa: E731
-    step = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, batch).compile()
-    arrays = jax.tree.map(jnp.array, arrays)
-
-    def call() -> Any:
-        nonlocal arrays
-        arrays, out = step(arrays, batch)
-        return out
-
-    return call, state, step.as_text()
+    step, program = compiled_by_fit(nodes, lambda head, batch: head.loss(*batch), batch)
+    return functools.partial(step, batch), state, program.as_text()
 
 
 def recall_of(sampler: cx.Sampler, state: Any, data: Data, best: np.ndarray, repeats: int) -> tuple[float, float]:
     """The share of each example's best classes among its group's candidates, and milliseconds of a draw."""
     query = cx.Query(jnp.asarray(data.embeddings), jnp.asarray(data.labels), cx.Classes(jnp.asarray(data.vectors)))
     draw = jax.jit(sampler.sample)
-    found = jax.block_until_ready(draw(state, jax.random.key(0), query))
-    times = []
-    for i in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(draw(state, jax.random.key(i), query))
-        times.append(1e3 * (time.perf_counter() - start))
+    found = draw(state, jax.random.key(0), query)
     of_groups = np.where(np.asarray(found.mask), np.asarray(found.ids), -1)
     per_group = len(best) // len(of_groups)
     shares = [np.isin(mine, of_groups[i // per_group]).mean() for i, mine in enumerate(best)]
-    return float(np.mean(shares)), min(times)
+    return float(np.mean(shares)), least_ms(lambda: draw(state, jax.random.key(0), query), repeats)
 
 
 def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rounds: int, profile: bool) -> list[Row]:
@@ -144,17 +126,11 @@ def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rou
             recall, milliseconds = recall_of(sampler, state, data, best, rounds)
             drawn[number, name] = (recall / most, milliseconds)
     del logits
-    times: dict[Any, list[float]] = {name: [] for name in calls}
-    for i in range(rounds + 2):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            jax.block_until_ready(call())
-            if i > 1:
-                times[name].append(1e3 * (time.perf_counter() - start))
+    times = timed({name: lambda i, call=call: call() for name, call in calls.items()}, rounds, warm=2)
     for name, text in texts.items() if profile else ():
-        show(f"{name[1]}, {num_classes:,} classes, {name[0]:,} candidates", operations(text, calls[name]))
+        show_operations(f"{name[1]}, {num_classes:,} classes, {name[0]:,} candidates", operations(text, calls[name]))
     # The least: what else the machine does only adds.
-    least = {name: min(of_step) for name, of_step in times.items()}
+    least = {name: float(of_step[:, 0].min()) for name, of_step in times.items()}
     full_ms = min(ms for name, ms in least.items() if name[0] is None)
     rows = []
     for name, milliseconds in least.items():
@@ -163,17 +139,13 @@ def measure(num_classes: int, candidates: list[int], codes: tuple[str, ...], rou
     return rows
 
 
-def report(rows: list[Row], where: str) -> None:
+def report(rows: list[Row]) -> None:
     """Prints a table."""
-    table = Table(title=f"dim {DIM}, batch {NUM_QUERIES}, {NUM_GROUPS} groups, Adam: {where}")
-    for column in ("classes", "candidates", "step", "ms", "of the full", "draw ms", "recall of exact"):
-        table.add_column(column, justify="left" if column == "step" else "right")
-    for row in rows:
-        drawn = ["-" if x is None else f"{x:.{digits}f}" for x, digits in ((row.draw_ms, 1), (row.recall, 3))]
-        of_full = f"{row.ratio:.3f}" if row.ratio > 0.2 else f"1/{1 / row.ratio:.1f}"
-        numbers = [f"{row.milliseconds:.1f}", of_full, *drawn]
-        table.add_row(f"{row.num_classes:,}", f"{row.candidates or row.num_classes:,}", row.step, *numbers)
-    Console(width=120).print(table)
+    columns = common.columns(num_classes=",", candidates=",", step="", milliseconds=".1f")
+    columns.append(common.Column("full / step", "ratio", ".1f"))
+    columns += common.columns(draw_ms=".1f", recall_of_exact=".3f")
+    shown = [dataclasses.asdict(row) | {"ratio": 1 / row.ratio, "recall_of_exact": row.recall} for row in rows]
+    show(f"dim {DIM}, batch {NUM_QUERIES}, {NUM_GROUPS} groups, Adam: {machine()}", columns, shown)
 
 
 def main(
@@ -195,19 +167,16 @@ def main(
         rounds: timed calls of each step.
         profile: prints which operations of the sampled steps take how long, and what simple programs reach.
     """
-    where = f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}"
     rows: list[Row] = []
     for number in num_classes:
         fits = [some for some in candidates if some <= number / 10 and (some <= 1000 or number <= 200_000)]
         found = measure(number, fits, codes, rounds, profile)
-        report(found, where)
+        report(found)
         rows += found
         gc.collect()
     for name, most in limits().items() if profile else ():
         print(f"{most:.3g}: {name}")
-    if output is not None:
-        record = {"where": where, "rows": [dataclasses.asdict(row) for row in rows]}
-        output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write(output, {"where": machine(), "rows": [dataclasses.asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Vectors and queries of `ann.py`: made up by a law, or trained here on real labels and texts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
@@ -49,24 +50,29 @@ def make_vectors(kind: str, num_classes: int, data: Path | None = None) -> tuple
 def authors(folder: Path, at_most: int, num_steps: int = 1500) -> tuple[np.ndarray, np.ndarray]:
     """Class vectors without biases, 4 epochs of 256 papers, 2048 unigram candidates."""
     dataset = cx.data.load(folder)
-    counts = dataset.label_counts(dataset.train)
-    head = cx.Head(
-        dataset.num_classes,
-        DIM,
-        sampler=cx.samplers.unigram(2048, smoothing=1.0),
-        loss=cx.losses.sampled_softmax,
-        counts=counts,
-        biases=False,
-        rngs=nnx.Rngs(1),
-    )
-    model = cx.models.Classifier(cx.models.SparseMLP(dataset.num_features, DIM, rngs=nnx.Rngs(0)), head)
+    model = classifier(dataset, DIM, cx.samplers.unigram(2048, smoothing=1.0), biases=False)
     batches = cx.data.Batches(dataset.train, 256, 0)
     cx.training.fit(model, cx.Optimizer(model, optax.adam(3e-3)), batches, num_steps=num_steps, progress=False)
-    rows = np.sort(np.random.default_rng(0).permutation(len(dataset.test))[:NUM_QUERIES])
-    examples = cx.data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
-    ((batch, _),) = cx.data.evaluation_batches(examples, len(rows), batches.max_features)
-    vectors = np.asarray(head.classes().vectors)[: dataset.num_classes]
+    batch = some_tests(dataset, np.arange(len(dataset.test)), NUM_QUERIES, batches.max_features)
+    vectors = np.asarray(model.head.classes().vectors)[: dataset.num_classes]
+    counts = dataset.label_counts(dataset.train)
     return _most_frequent(vectors, counts, at_most), np.asarray(cx.training.embed(model, batch))
+
+
+def classifier(dataset: cx.data.Dataset, dim: int, sampler: cx.Sampler, **options: Any) -> cx.models.Classifier:
+    """A model from features to classes, to be trained by sampled softmax; options are those of ``cx.Head``."""
+    counts = dataset.label_counts(dataset.train)
+    own: dict[str, Any] = {"sampler": sampler, "loss": cx.losses.sampled_softmax, "counts": counts, **options}
+    encoder = cx.models.SparseMLP(dataset.num_features, dim, rngs=nnx.Rngs(0))
+    return cx.models.Classifier(encoder, cx.Head(dataset.num_classes, dim, rngs=nnx.Rngs(1), **own))
+
+
+def some_tests(dataset: cx.data.Dataset, among: np.ndarray, number: int, max_features: int) -> Any:
+    """One batch of test examples, drawn among some rows."""
+    rows = np.sort(np.random.default_rng(0).permutation(among)[:number])
+    examples = cx.data.Examples(dataset.test.features[rows], dataset.test.labels[rows])
+    ((batch, _),) = cx.data.evaluation_batches(examples, len(rows), max_features)
+    return batch
 
 
 def words(folder: Path, at_most: int, epochs: float = 1) -> tuple[np.ndarray, np.ndarray]:

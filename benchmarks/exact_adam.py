@@ -25,11 +25,11 @@ import numpy as np
 import optax
 import tyro
 from flax import nnx
-from rich.console import Console
-from rich.table import Table
+from measuring import show
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.recipes import common
 from candax.recipes.extreme.problem import make_model
 from candax.rows.missed import ExactState, plan
 from candax.training.trainer import loss_of_labels
@@ -75,13 +75,12 @@ def largest_errors(b1: float, b2: float) -> dict[str, float]:
     return worst
 
 
-class Trained(NamedTuple):
-    """What a run came to."""
+class Run(NamedTuple):
+    """A trained model, the losses, and the milliseconds of each step."""
 
+    model: Any
     losses: np.ndarray
-    vectors: np.ndarray
-    precision: dict[str, float]
-    milliseconds: float
+    milliseconds: np.ndarray
 
 
 KINDS: dict[str, Callable[[float], Any]] = {
@@ -111,37 +110,30 @@ def make_step(
     return optimizer, step
 
 
-def run(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int, sampler: cx.Sampler) -> tuple[Any, Any, Any]:
-    """One run by one of the optimizers: the model, the losses, and the seconds of each step."""
-    model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
-    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
-    optimizer, step = make_step(kind, rate, model, lambda model, batch: loss_of_labels(model, batch)[0])
+def of_batch(model: Any, batch: Any) -> jax.Array:
+    """The loss of a model's head."""
+    return loss_of_labels(model, batch)[0]
+
+
+def run(
+    model: Any, batches: Any, kind: str, rate: float, num_steps: int, loss: Callable[[Any, Any], jax.Array] = of_batch
+) -> Run:
+    """Trains by one of the optimizers."""
+    optimizer, step = make_step(kind, rate, model, loss)
     losses, times = [], []
     for number in range(num_steps):
         batch = jax.device_put(batches[divmod(number, batches.batches_per_epoch)])
         started = time.perf_counter()
         losses.append(jax.block_until_ready(step(model, optimizer, batch)))
-        times.append(time.perf_counter() - started)
-    return model, np.array(losses), np.array(times)
+        times.append(1e3 * (time.perf_counter() - started))
+    return Run(model, np.array(losses), np.array(times))
 
 
-def train(dataset: cx.data.Dataset, kind: str, rate: float, num_steps: int) -> Trained:
-    """One run with log-uniform candidates, measured on the test examples."""
-    model, losses, times = run(dataset, kind, rate, num_steps, cx.samplers.log_uniform(NUM_SAMPLED))
-    cx.rows.settle(model)
-    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
-    found = cx.training.evaluate_dataset(model, dataset, batches)
-    precision = {name: found[name] for name in ("p_at_1", "p_at_5")}
-    return Trained(losses, np.asarray(model.head.vectors[...]), precision, 1e3 * float(np.median(times)))
-
-
-def aged(dataset: cx.data.Dataset, rate: float, num_steps: int) -> Table:
+def age(dataset: cx.data.Dataset, batches: Any, rate: float, num_steps: int) -> None:
     """What indexes of class vectors hold that were told of rows when these were written, and not when they moved on."""
     lsh: dict[str, Any] = {"num_tables": 16, "num_hashes": 9, "hash": cx.samplers.simhash()}
     ivf: dict[str, Any] = {"num_centers": 128, "hm_num": 1024}
-    table = Table(title=f"codes that are not those of the rows as they should be, after {num_steps:,} steps")
-    for name in ("index", "tables", "codes"):
-        table.add_column(name, justify="left" if name != "codes" else "right")
+    rows = []
     pairs = {
         "LSH, 9 bits": (
             cx.samplers.lsh(budget=NUM_SAMPLED, fill="uniform", num_groups=1, **lsh),
@@ -155,34 +147,38 @@ def aged(dataset: cx.data.Dataset, rate: float, num_steps: int) -> Table:
         ),
     }
     for (name, (sampler, index, codes)), kind in itertools.product(pairs.items(), ("exact", "lazy")):
-        model, _, _ = run(dataset, kind, rate, num_steps, sampler)
+        model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
+        run(model, batches, kind, rate, num_steps)
         state = model.head.state.get_value()
         classes = model.head.classes()
         ids = jnp.arange(classes.num_classes, dtype=jnp.int32)
         now = index.follow(state, jax.random.key(0), ids, classes.vectors)
-        table.add_row(name, kind, f"{100 * float(np.mean(np.asarray(codes(state) != codes(now)))):.2f} %")
-    return table
+        rows.append({"index": name, "tables": kind, "codes": float(jnp.mean(codes(state) != codes(now)))})
+    title = f"codes that are not those of the rows as they should be, after {num_steps:,} steps"
+    show(title, common.columns(index="", tables="", codes=".2%"), rows)
 
 
-def compared(dataset: cx.data.Dataset, num_steps: int, rate: float) -> Table:
+def compare(dataset: cx.data.Dataset, batches: Any, rate: float, num_steps: int) -> None:
     """The three optimizers at one learning rate."""
-    table = Table(title=f"{dataset.name}, {dataset.num_classes:,} classes, {num_steps:,} steps, rate {rate:g}")
-    for name in ("tables", "vectors: off", "loss: off", "last loss", "P@1", "P@5", "ms/step"):
-        table.add_column(name, justify="left" if name == "tables" else "right")
-    dense = None
+    rows, dense = [], None
     for kind in KINDS:
-        found = train(dataset, kind, rate, num_steps)
-        dense = dense or found
-        off = np.linalg.norm(found.vectors - dense.vectors) / np.linalg.norm(dense.vectors)
-        table.add_row(
-            kind,
-            f"{off:.1e}",
-            f"{np.max(np.abs(found.losses / dense.losses - 1)):.1e}",
-            f"{found.losses[-min(100, num_steps) :].mean():.4f}",
-            *(f"{of:.4f}" for of in found.precision.values()),
-            f"{found.milliseconds:.1f}",
-        )
-    return table
+        sampler = cx.samplers.log_uniform(NUM_SAMPLED)
+        model = make_model(dataset, DIM, sampler, cx.losses.sampled_softmax, seed=0)
+        found = run(model, batches, kind, rate, num_steps)
+        cx.rows.settle(model)
+        vectors = np.asarray(model.head.vectors[...])
+        dense = dense or (vectors, found.losses)
+        row = {
+            "tables": kind,
+            "vectors_off": float(np.linalg.norm(vectors - dense[0]) / np.linalg.norm(dense[0])),
+            "loss_off": float(np.max(np.abs(found.losses / dense[1] - 1))),
+            "last_loss": float(found.losses[-100:].mean()),
+            "ms_per_step": float(np.median(found.milliseconds)),
+        }
+        rows.append(row | cx.training.evaluate_dataset(model, dataset, batches))
+    columns = common.columns(tables="", vectors_off=".1e", loss_off=".1e", last_loss=".4f")
+    columns += common.columns(p_at_1=".4f", p_at_5=".4f", ms_per_step=".1f")
+    show(f"{dataset.name}, {dataset.num_classes:,} classes, {num_steps:,} steps, rate {rate:g}", columns, rows)
 
 
 def main(steps: tuple[int, ...] = (300, 3000), rate: float = 0.001) -> None:
@@ -192,18 +188,21 @@ def main(steps: tuple[int, ...] = (300, 3000), rate: float = 0.001) -> None:
         steps: after which runs are compared; the first of them also ages the indexes.
         rate: learning rate of all.
     """
-    console = Console()
-    table = Table(title="largest errors of rows that were not in use, against dense AdamW in float64")
-    for name in ("b1, b2", "missed steps", "nodes", "last updated at step 1 to 10", "30 to 1000"):
-        table.add_column(name, justify="right")
+    rows: list[dict[str, Any]] = []
     for betas in BETAS:
-        errors = largest_errors(*betas)
-        table.add_row(str(betas), *map(str, plan(*betas)), f"{errors['early']:.1e}", f"{errors['late']:.1e}")
-    console.print(table)
+        window, nodes = plan(*betas)
+        rows.append({"betas": str(betas), "missed_steps": window, "nodes": nodes, **largest_errors(*betas)})
+    columns = common.columns(betas="", missed_steps="", nodes="")
+    columns += [
+        common.Column("last updated at step 1 to 10", "early", ".1e"),
+        common.Column("30 to 1000", "late", ".1e"),
+    ]
+    show("largest errors of rows that were not in use, against dense AdamW in float64", columns, rows)
     dataset = cx.data.python_stdlib()
+    batches = cx.data.Batches(dataset.train, BATCH_SIZE, 0, flat=True)
     for number in steps:
-        console.print(compared(dataset, number, rate))
-    console.print(aged(dataset, rate, steps[0]))
+        compare(dataset, batches, rate, number)
+    age(dataset, batches, rate, steps[0])
 
 
 if __name__ == "__main__":

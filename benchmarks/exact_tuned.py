@@ -16,24 +16,22 @@ Expected: dense and exact are one but for rounding; lazy Adam is ahead on identi
 """
 
 import functools
-import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import tyro
-from exact_adam import KINDS, make_step
+from exact_adam import KINDS, make_step, of_batch, run
 from flax import nnx
-from rich.console import Console
-from rich.table import Table
+from measuring import show
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import timed
+from candax.recipes import common
 from candax.recipes.extreme.problem import make_model
 from candax.recipes.language.measures import log_likelihood
-from candax.training.trainer import loss_of_labels
 
 NUM_SAMPLED = 512
 
@@ -72,7 +70,7 @@ def labels_of_files() -> Problem:
         "P@5",
         lambda: make_model(dataset, 64, cx.samplers.log_uniform(NUM_SAMPLED), cx.losses.sampled_softmax, seed=0),
         batches,
-        lambda model, batch: loss_of_labels(model, batch)[0],
+        of_batch,
         measure,
     )
 
@@ -115,45 +113,29 @@ def _sentences(corpus: cx.data.Corpus, chosen: np.ndarray) -> cx.data.Corpus:
     return cx.data.Corpus(corpus.name, corpus.words, np.concatenate(ids), offsets.astype(np.int64))
 
 
-def each_batch(problem: Problem) -> Iterator[Any]:
-    """In the order of training, without end."""
-    for number in itertools.count():
-        yield jax.device_put(problem.batches[divmod(number, problem.batches.batches_per_epoch)])
-
-
 def train(problem: Problem, kind: str, rate: float, steps: int) -> Any:
     """The model after so many steps."""
-    model = problem.make()
-    optimizer, step = make_step(kind, rate, model, problem.loss)
-    for batch in itertools.islice(each_batch(problem), steps):
-        step(model, optimizer, batch)
+    model = run(problem.make(), problem.batches, kind, rate, steps, problem.loss).model
     cx.rows.settle(model)
     return model
 
 
 def milliseconds(problem: Problem, rounds: int) -> dict[str, float]:
     """Median time of a step of each optimizer, by turns; what was compiled for the same batch before counts not."""
-    made = {}
-    for kind in KINDS:
+    of = problem.batches
+    batches = [jax.device_put(of[divmod(number, of.batches_per_epoch)]) for number in range(rounds)]
+
+    def step_of(kind: str) -> Callable[[int], Any]:
         model = problem.make()
-        made[kind] = (model, *make_step(kind, 1e-3, model, problem.loss))
-    batches = list(itertools.islice(each_batch(problem), rounds))
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for measured, batch in itertools.product((False, True), batches):
-        for kind, (model, optimizer, step) in made.items():
-            started = time.perf_counter()
-            jax.block_until_ready(step(model, optimizer, batch))
-            if measured:
-                times[kind].append(1e3 * (time.perf_counter() - started))
-    return {kind: float(np.median(of)) for kind, of in times.items()}
+        optimizer, step = make_step(kind, 1e-3, model, problem.loss)
+        return lambda i: step(model, optimizer, batches[i % rounds])
+
+    times = timed({kind: step_of(kind) for kind in KINDS}, rounds, warm=rounds)
+    return {kind: float(np.median(of[:, 0])) for kind, of in times.items()}
 
 
-def compared(problem: Problem, steps: int, rates: tuple[float, ...], rounds: int) -> Table:
-    """A line for each optimizer."""
-    table = Table(title=f"{problem.name}; {problem.figure}; rates {', '.join(f'{rate:g}' for rate in rates)}")
-    table.add_column("tables")
-    for name in ("ms/step", "rate", f"after {steps:,} steps", "in equal time: steps", "rate", "figure"):
-        table.add_column(name, justify="right")
+def compare(problem: Problem, steps: int, rates: tuple[float, ...], rounds: int) -> None:
+    """Prints a table with a line for each optimizer."""
     times = milliseconds(problem, rounds)
 
     @functools.cache
@@ -161,14 +143,18 @@ def compared(problem: Problem, steps: int, rates: tuple[float, ...], rounds: int
         model = train(problem, kind, rate, number)
         return problem.measure(model, 0), problem.measure(model, 1)
 
-    def best(kind: str, number: int) -> tuple[str, str]:
+    def best(kind: str, number: int, after: str) -> dict[str, float]:
         rate = max(rates, key=lambda rate: figures(kind, rate, number)[0])
-        return f"{rate:g}", f"{figures(kind, rate, number)[1]:.4f}"
+        return {f"rate_{after}": rate, f"figure_{after}": figures(kind, rate, number)[1]}
 
-    for kind in KINDS:
-        in_time = round(steps * times["exact"] / times[kind])
-        table.add_row(kind, f"{times[kind]:.1f}", *best(kind, steps), f"{in_time:,}", *best(kind, in_time))
-    return table
+    rows = []
+    for kind, ms in times.items():
+        in_time = round(steps * times["exact"] / ms)
+        row = {"tables": kind, "ms_per_step": ms, "in_equal_time_steps": in_time}
+        rows.append(row | best(kind, steps, "at_equal_steps") | best(kind, in_time, "in_equal_time"))
+    columns = common.columns(tables="", ms_per_step=".1f", rate_at_equal_steps="g", figure_at_equal_steps=".4f")
+    columns += common.columns(in_equal_time_steps=",", rate_in_equal_time="g", figure_in_equal_time=".4f")
+    show(f"{problem.name}; {problem.figure}; {steps:,} steps, rates {', '.join(map(str, rates))}", columns, rows)
 
 
 def main(
@@ -183,9 +169,8 @@ def main(
         rates: learning rates that each optimizer may choose from.
         rounds: in which steps are timed.
     """
-    console = Console(width=120)
     for make in (labels_of_files, next_identifiers):
-        console.print(compared(make(), steps, rates, rounds))
+        compare(make(), steps, rates, rounds)
 
 
 if __name__ == "__main__":

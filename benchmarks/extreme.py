@@ -24,14 +24,13 @@ from typing import Any
 
 import numpy as np
 import tyro
+from measuring import show
 from scipy.sparse import csr_matrix
 
 from candax.allocation import with_reused_memory
 from candax.data import Dataset
 from candax.recipes import common
 from candax.recipes.common.catalog import SamplerName
-from candax.recipes.common.report import table
-from candax.recipes.common.study import show
 from candax.recipes.extreme.baselines import measure_ranking
 from candax.recipes.extreme.train import Train, train
 
@@ -97,7 +96,7 @@ def main(settings: Extreme) -> None:
     columns = [common.Column("method", "method")]
     columns += [common.Column(f"P@{k}", f"p_at_{k}", ".3f") for k in (1, 3, 5)]
     columns += [common.Column("PSP@5", "psp_at_5", ".3f"), common.Column("seconds", "seconds", ".0f")]
-    show(table(dataset.name, columns, rows))
+    show(dataset.name, columns, rows)
 
 
 if __name__ == "__main__":

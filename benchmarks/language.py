@@ -9,16 +9,17 @@ make one step by turns, and times are medians: of processor time too, as on a ma
 """
 
 import dataclasses
-import time
+import functools
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from rich.console import Console
-from rich.table import Table
+from measuring import show
 
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import timed
+from candax.recipes import common
 from candax.recipes.language.command import LanguageSettings, _make, _pair
 from candax.recipes.language.files import END, Text
 from candax.recipes.language.streams import StreamBatches
@@ -54,14 +55,11 @@ def body_alone(model: Any, batch: Any) -> Any:
 
 def main(settings: Settings) -> None:
     """Prints a table."""
-    table = Table("step", "words", "ms", "processor ms")
-    for number in settings.num_words:
-        for row in measured(settings, number):
-            table.add_row(*row)
-    Console().print(table)
+    rows = [row for number in settings.num_words for row in measured(settings, number)]
+    show("medians", common.columns(step="", words=",", ms=",.0f", processor_ms=",.0f"), rows)
 
 
-def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, str]]:
+def measured(settings: Settings, num_words: int) -> list[dict[str, Any]]:
     """A row for each kind of step."""
     sampled = LanguageSettings(
         model=settings.model,
@@ -82,18 +80,14 @@ def measured(settings: Settings, num_words: int) -> list[tuple[str, str, str, st
         name: Trainer(*_make(chosen, text, 1000, 0, *_pair(chosen, text)), loss_fn, 1)
         for name, (chosen, loss_fn) in kinds.items()
     }
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
-    for turn in range(settings.rounds + 1):
-        batch = batches[0, turn]
-        for name, trainer in trainers.items():
-            start = time.perf_counter(), time.process_time()
-            trainer.step(trainer.place(batch))[0].block_until_ready()
-            if turn:  # the first one compiles
-                times[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    return [
-        (name, f"{num_words:,}", *(f"{1e3 * float(of):,.0f}" for of in np.median(found, axis=0)))
-        for name, found in times.items()
-    ]
+    of_turn = [batches[0, turn] for turn in range(settings.rounds + 1)]
+
+    def step(trainer: Trainer, turn: int) -> Any:
+        return trainer.step(trainer.place(of_turn[turn]))
+
+    times = timed({name: functools.partial(step, trainer) for name, trainer in trainers.items()}, settings.rounds)
+    medians = {name: np.median(found, axis=0).tolist() for name, found in times.items()}
+    return [{"step": name, "words": num_words, "ms": ms, "processor_ms": busy} for name, (ms, busy) in medians.items()]
 
 
 if __name__ == "__main__":

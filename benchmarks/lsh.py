@@ -15,9 +15,6 @@ nothing where, as here, nearly all rows of these steps differ.
 """
 
 import dataclasses
-import json
-import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,12 +22,13 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import tyro
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
 from steps import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import in_place, least_ms
+from candax.recipes import common
 
 NUM_HASHES, BUDGET, BATCHED = 9, 4096, 5
 
@@ -66,14 +64,16 @@ def measure_index(num_classes: int, num_tables: int, repeats: int) -> list[Cost]
     classes = cx.Classes(jax.random.normal(jax.random.key(0), (num_classes, DIM)), None, None, jnp.int32(num_classes))
     state = sampler.init(jax.random.key(1), classes)
     build = jax.jit(sampler.refresh, donate_argnums=0).lower(state, jax.random.key(1), classes).compile()
-    times = []
-    for seed in range(3):
-        start = time.perf_counter()
-        state = build(state, jax.random.key(seed), classes)
-        jax.block_until_ready(state)
-        times.append(1e3 * (time.perf_counter() - start))
-    costs = [Cost("build", num_classes, num_tables, min(times), build.memory_analysis().temp_size_in_bytes)]
 
+    def built() -> Any:
+        nonlocal state
+        state = build(state, jax.random.key(1), classes)
+        return state
+
+    def cost(what: str, milliseconds: float, program: Any) -> Cost:
+        return Cost(what, num_classes, num_tables, milliseconds, program.memory_analysis().temp_size_in_bytes)
+
+    costs = [cost("build", least_ms(built, 2), build)]
     data = batches(num_classes)
     # Classes and tables are arguments: as constants of the compiled call they would be copied into it.
     query = jax.jit(
@@ -83,27 +83,15 @@ def measure_index(num_classes: int, num_tables: int, repeats: int) -> list[Cost]
     )
     compiled = query.lower(state, jax.random.key(0), classes, data[0]).compile()
     milliseconds = median_ms(lambda batch: compiled(state, jax.random.key(0), classes, batch), data, repeats)
-    costs.append(
-        Cost("query of 256", num_classes, num_tables, milliseconds, compiled.memory_analysis().temp_size_in_bytes)
-    )
+    costs.append(cost("query of 256", milliseconds, compiled))
 
     number = 1000
     ids = jnp.sort(jax.random.choice(jax.random.key(2), num_classes, (number,), replace=False)).astype(jnp.int32)
     rows = jax.random.normal(jax.random.key(3), (8, number, DIM))
     nothing = cx.Query(jnp.zeros((1, DIM)), jnp.zeros((1, 1), jnp.int32), classes)
     update = jax.jit(sampler.update, donate_argnums=0).lower(state, jax.random.key(0), nothing, ids, rows[0]).compile()
-    turn = 0
-
-    def move(batch: Any) -> Any:
-        nonlocal state, turn
-        turn += 1
-        state = update(state, jax.random.key(0), nothing, ids, rows[turn % 8])
-        return state
-
-    milliseconds = median_ms(move, data, repeats)
-    bytes_needed = update.memory_analysis().temp_size_in_bytes
-    costs.append(Cost(f"update of {number} rows, all anew", num_classes, num_tables, milliseconds, bytes_needed))
-    return costs
+    moved = in_place(lambda state, rows: (update(state, jax.random.key(0), nothing, ids, rows),) * 2, state)
+    return [*costs, cost(f"update of {number} rows, all anew", median_ms(moved, list(rows), repeats), update)]
 
 
 def measure_step(name: str, num_classes: int, num_tables: int, sampler: cx.Sampler, repeats: int) -> Cost:
@@ -140,18 +128,13 @@ def main(
         costs += measure_index(size, num_tables, repeats)
         costs += [measure_step(name, size, num_tables, make(), repeats) for name, make in steps.items()]
     costs.append(measure_index(many_tables, 50, 1)[0])
-    table = Table(title=f"{jax.devices()[0].device_kind}, {platform.machine()}, JAX {jax.__version__}")
-    for column in ("what", "classes", "tables", "ms", "temporary bytes"):
-        table.add_column(column, justify="left" if column == "what" else "right")
-    for cost in sorted(costs, key=lambda cost: cost.what):
-        memory = "-" if cost.temporary_bytes is None else f"{cost.temporary_bytes:,}"
-        table.add_row(cost.what, f"{cost.num_classes:,}", str(cost.num_tables), f"{cost.milliseconds:,.1f}", memory)
-    Console().print(table)
+    rows = [dataclasses.asdict(cost) for cost in costs]
+    columns = common.columns(what="", num_classes=",", num_tables="", milliseconds=",.1f", temporary_bytes=",")
+    show(machine(), columns, sorted(rows, key=lambda row: row["what"]))
     for what in ("query of 256", "step"):
         times = [cost.milliseconds for cost in costs if cost.what == what]
         print(f"{what}: {times[-1] / times[0]:.2f} times from {num_classes[0]:,} to {num_classes[-1]:,} classes")
-    if json_file is not None:
-        json_file.write_text(json.dumps([dataclasses.asdict(cost) for cost in costs], indent=1) + "\n")
+    write(json_file, rows)
 
 
 if __name__ == "__main__":

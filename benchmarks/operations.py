@@ -7,7 +7,6 @@ several; the profiler of JAX says how long each took. Loops are told by what run
 import collections
 import re
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
-from rich.console import Console
-from rich.table import Table
+from measuring import show
+
+from candax.diagnostics.timing import least_ms
+from candax.recipes import common
 
 # Their time is that of what runs within them.
 _AROUND = ("while", "call", "conditional")
@@ -66,14 +67,8 @@ def operations(text: str, call: Callable[[], Any], repeats: int = 5) -> list[Ope
 def limits() -> dict[str, float]:
     """What this machine reaches in simple programs: products of square matrices, and a copy of a large array."""
 
-    def least(function: Any, *arguments: Any) -> float:
-        jax.block_until_ready(function(*arguments))
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            jax.block_until_ready(function(*arguments))
-            times.append(time.perf_counter() - start)
-        return min(times)
+    def per_second(number: int, function: Any, *arguments: Any) -> float:
+        return number / least_ms(lambda: function(*arguments), 7) / 1e6
 
     n = 1024
     floats, whole = jnp.ones((n, n)), jnp.ones((n, n), jnp.int8)
@@ -81,19 +76,17 @@ def limits() -> dict[str, float]:
     of_whole = jax.jit(lambda a, b: jnp.matmul(a, b.T, preferred_element_type=jnp.int32))
     many = jnp.ones(1 << 25)
     return {
-        "float32, 10^9 multiply-adds per second": n**3 / least(product, floats, floats) / 1e9,
-        "int8, 10^9 multiply-adds per second": n**3 / least(of_whole, whole, whole) / 1e9,
-        "gigabytes read and written per second": 2 * many.nbytes / least(jax.jit(lambda x: x + 1), many) / 1e9,
+        "float32, 10^9 multiply-adds per second": per_second(n**3, product, floats, floats),
+        "int8, 10^9 multiply-adds per second": per_second(n**3, of_whole, whole, whole),
+        "gigabytes read and written per second": per_second(2 * many.nbytes, jax.jit(lambda x: x + 1), many),
     }
 
 
-def show(title: str, found: list[Operation], number: int = 14) -> None:
+def show_operations(title: str, found: list[Operation], number: int = 14) -> None:
     """Prints the longest operations, and the sum of the others."""
-    table = Table(title=title)
-    for column in ("operation", "ms", "makes", "from"):
-        table.add_column(column, justify="right" if column == "ms" else "left")
-    for operation in found[:number]:
-        source = "/".join(operation.source.split("/")[-3:])
-        table.add_row(operation.name, f"{operation.milliseconds:.2f}", operation.result[:36], source[-60:])
-    table.add_row(f"{len(found[number:])} others", f"{sum(of.milliseconds for of in found[number:]):.2f}", "", "")
-    Console(width=150).print(table)
+    others = Operation(f"{len(found[number:])} others", sum(of.milliseconds for of in found[number:]), "", "")
+    rows = [
+        {**of._asdict(), "result": of.result[:36], "source": "/".join(of.source.split("/")[-3:])[-60:]}
+        for of in (*found[:number], others)
+    ]
+    show(title, common.columns(name="", milliseconds=".2f", result="", source=""), rows)

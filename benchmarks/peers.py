@@ -20,8 +20,6 @@ compared: `candax compare` does that for samplers.
 import dataclasses
 import functools
 import importlib.util
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import tyro
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
 from steps import BATCH, DIM, LEARNING_RATE, Batch, Step, by_turns, library_step
+
+from candax.diagnostics.timing import in_place
+from candax.recipes import common
 
 
 def optax_step(num_classes: int) -> Step:
@@ -53,14 +53,7 @@ def optax_step(num_classes: int) -> Step:
         updates, opt_state = tx.update(grads, opt_state)
         return (optax.apply_updates(params, updates), opt_state), value
 
-    state = (params, tx.init(params))
-
-    def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = update(state, batch)
-        return value
-
-    return Step("optax, all classes", step, None)
+    return Step("optax, all classes", in_place(update, (params, tx.init(params))), None)
 
 
 def torch_step(num_classes: int, adaptive: bool) -> Step:
@@ -94,23 +87,20 @@ def main(num_classes: tuple[int, ...] = (100_000, 500_000), repeats: int = 9, js
         json_file: to write the figures to.
     """
     torch = importlib.util.find_spec("torch") is not None
-    table = Table(title=f"milliseconds per step, dim {DIM}, batch {BATCH}; {platform.machine()}, JAX {jax.__version__}")
-    for heading in ("step", "classes", "ms", "times candax's"):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
     costs = []
     for number in num_classes:
         makers = [library_step, optax_step]
         if torch:
             makers += [functools.partial(torch_step, adaptive=adaptive) for adaptive in (False, True)]
         costs += by_turns([make(number) for make in makers], number, repeats)
-    for cost in costs:
-        name = "candax" if cost.step == costs[0].step else cost.step
-        table.add_row(name, f"{cost.num_classes:,}", f"{cost.milliseconds:.1f}", f"{cost.ratio:.1f}")
-    Console().print(table)
+    rows = [dataclasses.asdict(cost) for cost in costs]
+    columns = common.columns(step="", num_classes=",", milliseconds=".1f")
+    columns.append(common.Column("times candax's", "ratio", ".1f"))
+    named = [{**row, "step": "candax" if row["step"] == costs[0].step else row["step"]} for row in rows]
+    show(f"a step, dim {DIM}, batch {BATCH}; {machine()}", columns, named)
     if not torch:
-        Console().print("torch is not installed: its two rows are left out")
-    if json_file is not None:
-        json_file.write_text(json.dumps([dataclasses.asdict(cost) for cost in costs], indent=1) + "\n")
+        print("torch is not installed: its two rows are left out")
+    write(json_file, rows)
 
 
 if __name__ == "__main__":

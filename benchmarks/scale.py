@@ -22,9 +22,7 @@ more.
 import dataclasses
 import functools
 import gc
-import json
 import os
-import platform
 import resource
 import time
 from pathlib import Path
@@ -36,13 +34,13 @@ import numpy as np
 import optax
 import tyro
 from flax import nnx
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
 from steps import Batch, median_ms
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import compiled_by_fit
+from candax.recipes import common
 from candax.training.trainer import Graph, compiled_step
 
 OPTIMIZERS = {"adam": optax.adam, "adagrad": optax.adagrad, "sgd": optax.sgd}
@@ -113,23 +111,16 @@ def measure(num_classes: int, settings: "Settings") -> Cost:
     nodes = nnx.jit(lambda: make(num_classes, settings))()
     if jax.device_count() > 1:
         cx.rows.replicate(cx.training.class_mesh(), *nodes)
-    graph, arrays = nnx.split(nodes)
-    jax.block_until_ready(arrays)
+    jax.block_until_ready(nnx.state(nodes))
     started = time.perf_counter() - start
     head, optimizer = nodes
     parts = nnx.state(head, cx.rows.Table), nnx.state(optimizer), head.state.get_value()
     held = [held_bytes(part) for part in parts]
     data = batches(num_classes, settings.dim, settings.batch_size)
-    compiled = compiled_step(loss_fn, 1).lower(Graph(graph), arrays, data[0]).compile()
+    step, program = compiled_by_fit(nodes, loss_fn, data[0])
     del nodes, head, optimizer, parts
-
-    def step(batch: Batch) -> Any:
-        nonlocal arrays
-        arrays, out = compiled(arrays, batch)
-        return arrays, out
-
     milliseconds = median_ms(step, data, settings.repeats)
-    scratch = compiled.memory_analysis().temp_size_in_bytes
+    scratch = program.memory_analysis().temp_size_in_bytes
     return Cost(num_classes, jax.device_count(), started, milliseconds, *held, scratch)
 
 
@@ -212,35 +203,16 @@ def main(settings: Settings) -> None:
     for num_classes in (largest(settings),) if settings.largest else settings.num_classes:
         costs.append(measure(num_classes, settings))
         gc.collect()
-    device = jax.devices()[0]
-    where = f"{device.device_kind} ({device.platform}), {platform.machine()}, JAX {jax.__version__}"
     what = f"dim {settings.dim}, batch {settings.batch_size}, {settings.num_sampled} candidates, {settings.sampler}"
-    table = Table(
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-        caption="MB of one device",
-        title=f"{what}, {settings.optimizer}, {settings.dtype}: {where}",
-    )
-    for column in ("classes", "devices", "start s", "ms per step", "weights", "optimizer", "index", "scratch"):
-        table.add_column(column, justify="right")
-    for cost in costs:
-        table.add_row(
-            f"{cost.num_classes:,}",
-            str(cost.devices),
-            f"{cost.start_seconds:.1f}",
-            f"{cost.milliseconds:.1f}",
-            *(
-                f"{held / 1e6:,.2f}"
-                for held in (cost.weights_bytes, cost.optimizer_bytes, cost.index_bytes, cost.temporary_bytes)
-            ),
-        )
-    Console().print(table)
+    rows = [dataclasses.asdict(cost) for cost in costs]
+    columns = common.columns(num_classes=",", devices="", start_seconds=".1f", milliseconds=".1f")
+    columns += common.columns(weights=",.2f", optimizer=",.2f", index=",.2f", temporary=",.2f")
+    in_mb = [row | {column.name: row[f"{column.name}_bytes"] / 1e6 for column in columns[-4:]} for row in rows]
+    show(f"{what}, {settings.optimizer}, {settings.dtype}: {machine()}", columns, in_mb, "MB of one device")
     # Kilobytes on Linux.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"most memory of this process at any time: {peak / 1e9:.1f} GB")
-    if settings.json_file is not None:
-        record = {"where": where, "what": what, "costs": [dataclasses.asdict(cost) for cost in costs]}
-        settings.json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write(settings.json_file, {"where": machine(), "what": what, "costs": rows})
 
 
 if __name__ == "__main__":

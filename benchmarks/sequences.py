@@ -8,14 +8,16 @@ make one step by turns, and times are medians: of processor time too, as on a ma
 """
 
 import dataclasses
-import time
+import functools
+from typing import Any
 
 import numpy as np
 import tyro
-from rich.console import Console
-from rich.table import Table
+from measuring import show
 
 from candax.allocation import with_reused_memory
+from candax.diagnostics.timing import timed
+from candax.recipes import common
 from candax.recipes.sequences.building import pair_of
 from candax.recipes.sequences.command import SequencesSettings, training_of
 from candax.recipes.sequences.files import Sequences
@@ -48,25 +50,22 @@ def made(num_items: int, num_users: int) -> Sequences:
 def main(settings: Settings) -> None:
     """Prints a table."""
     recipe = SequencesSettings()
-    trainers, batches = {}, {}
+
+    def step(trainer: Trainer, placed: list[Any], turn: int) -> Any:
+        return trainer.step(placed[turn])
+
+    steps = {}
     for number in settings.num_items:
         training = training_of(recipe, made(number, settings.num_users), 0, measured=False)
-        batches[number] = training.batches
-        trainers[number] = Trainer(*training.make(*pair_of(recipe)), loss_of_labels, 1)
-    times: dict[int, list[tuple[float, float]]] = {number: [] for number in trainers}
-    for turn in range(settings.rounds + 1):
-        for number, trainer in trainers.items():
-            batch = trainer.place(batches[number].batch(0, turn))
-            start = time.perf_counter(), time.process_time()
-            trainer.step(batch)[0].block_until_ready()
-            if turn:  # the first one compiles
-                times[number].append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    table = Table("items", "ms/step", "processor ms", "of the first")
-    first = np.median(times[settings.num_items[0]], axis=0)[1]
-    for number, found in times.items():
-        wall, processor = np.median(found, axis=0)
-        table.add_row(f"{number:,}", f"{1e3 * wall:.0f}", f"{1e3 * processor:.0f}", f"{processor / first:.2f}")
-    Console().print(table)
+        trainer = Trainer(*training.make(*pair_of(recipe)), loss_of_labels, 1)
+        placed = [trainer.place(training.batches.batch(0, turn)) for turn in range(settings.rounds + 1)]
+        steps[number] = functools.partial(step, trainer, placed)
+    found = {number: np.median(times, axis=0).tolist() for number, times in timed(steps, settings.rounds).items()}
+    first = found[settings.num_items[0]][1]
+    rows = [{"items": number, "ms": ms, "busy": busy, "ratio": busy / first} for number, (ms, busy) in found.items()]
+    columns = common.columns(items=",", ms=".0f")
+    columns += [common.Column("processor ms", "busy", ".0f"), common.Column("of the first", "ratio", ".2f")]
+    show("a step", columns, rows)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,6 @@ import dataclasses
 import functools
 import gc
 import importlib.util
-import json
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,9 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from flax import nnx
-from rich.console import Console
-from rich.table import Table
+from measuring import machine, show, write
 from steps import (
     BATCH,
     COMPILED,
@@ -60,6 +56,7 @@ from steps import (
     library_step,
     loop_step,
     module_step,
+    pure_loss,
     pure_step,
     sampler,
 )
@@ -68,6 +65,8 @@ import candax as cx
 from candax.allocation import with_reused_memory
 from candax.base import never
 from candax.blocks import DEFAULT_BLOCK_SIZE
+from candax.diagnostics.timing import in_place
+from candax.recipes import common
 
 _s = cx.samplers
 _SAMPLER = "sampler: "
@@ -104,14 +103,24 @@ def products_step(num_classes: int) -> Step:
     return Step("limit: products", lambda batch: products(batch.embeddings), None)
 
 
+def drawing(num_classes: int) -> Callable[[Any, int], tuple[cx.Candidates, jax.Array]]:
+    """A function of a batch's labels and the step's number that draws candidates and their counts, and the labels'."""
+    draws_from, classes = sampler(), cx.Classes(jnp.zeros((num_classes, 0)))
+    state = draws_from.init(jax.random.key(0), classes)
+
+    @jax.jit
+    def draw(labels: jax.Array, number: int) -> tuple[cx.Candidates, jax.Array]:
+        query = cx.Query(jnp.zeros((BATCH, 0)), labels, classes)
+        found = draws_from.sample(state, jax.random.fold_in(jax.random.key(0), number), query)
+        return found, draws_from.log_expected_count(state, found, labels.T, query)
+
+    return draw
+
+
 def traffic_step(num_classes: int) -> Step:
     """As many bytes copied as the step must read and write: its distinct rows of vectors and both moments."""
-    draws_from, number = sampler(), []
-    state = draws_from.init(jax.random.key(0), cx.Classes(jnp.zeros((num_classes, 0))))
-    for i, batch in enumerate(batches(num_classes)):
-        query = cx.Query(jnp.zeros((BATCH, 1)), jnp.asarray(batch.labels), cx.Classes(jnp.zeros((num_classes, 0))))
-        ids = draws_from.sample(state, jax.random.key(i), query).ids
-        number.append(len(np.union1d(np.asarray(ids), batch.labels)))
+    draw, data = drawing(num_classes), batches(num_classes)
+    number = [len(np.union1d(draw(batch.labels, i)[0].ids, batch.labels)) for i, batch in enumerate(data)]
     some = jnp.ones((3, round(np.mean(number)), DIM))
     # Adding reads all of it and writes all of it, as a step must.
     add = jax.jit(lambda some, x: some + x)
@@ -120,16 +129,7 @@ def traffic_step(num_classes: int) -> Step:
 
 def draw_part(num_classes: int) -> Step:
     """Drawing alone: candidates, their counts and those of the labels."""
-    draws_from, keys = sampler(), iter(range(10**9))
-    classes = cx.Classes(jnp.zeros((num_classes, 0)))
-    state = draws_from.init(jax.random.key(0), classes)
-
-    @jax.jit
-    def draw(labels: jax.Array, number: int) -> Any:
-        query = cx.Query(jnp.zeros((BATCH, 0)), labels, classes)
-        found = draws_from.sample(state, jax.random.fold_in(jax.random.key(0), number), query)
-        return found, draws_from.log_expected_count(state, found, labels.T, query)
-
+    draw, keys = drawing(num_classes), iter(range(10**9))
     return Step("part: draw", lambda batch: draw(batch.labels, next(keys)), None)
 
 
@@ -155,12 +155,9 @@ def loss_part(num_classes: int) -> Step:
 
 def rows_part(num_classes: int) -> Step:
     """Rows alone: equal ids added up, and Adam on the rows of vectors and biases, read and written in place."""
-    by_rows, draws_from, keys = cx.rows.rowwise(optax.adam(LEARNING_RATE)), sampler(), iter(range(10**9))
+    by_rows, draw, keys = cx.rows.rowwise(optax.adam(LEARNING_RATE)), drawing(num_classes), iter(range(10**9))
     tables = (jnp.zeros((num_classes, DIM)), jnp.zeros(num_classes))
-    classes = cx.Classes(jnp.zeros((num_classes, 0)))
-    drawing = draws_from.init(jax.random.key(0), classes)
-    query = cx.Query(jnp.zeros((BATCH, 0)), jnp.zeros((BATCH, 1), jnp.int32), classes)
-    candidates = [draws_from.sample(drawing, jax.random.key(i), query).ids[0] for i in range(8)]
+    candidates = [draw(jnp.zeros((BATCH, 1), jnp.int32), i)[0].ids[0] for i in range(8)]
     grads = tuple(jnp.ones((BATCH + NUM_SAMPLED, *table.shape[1:])) for table in tables)
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -190,40 +187,18 @@ def sampler_step(name: str, num_classes: int) -> Step:
 
 def dense_step(num_classes: int) -> Step:
     """The same sampled softmax with `jax.value_and_grad` and optax on whole tables."""
-    optimizer, draws_from = optax.adam(LEARNING_RATE), sampler()
-    vectors = cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...]
-    tables = (vectors, jnp.zeros(num_classes))
-    sampler_state = draws_from.init(jax.random.key(0), cx.Classes(vectors))
-
-    def mean_loss(tables: Any, batch: Batch, key: jax.Array) -> jax.Array:
-        return cx.sampled_loss(
-            batch.embeddings,
-            batch.labels,
-            cx.Classes(*tables),
-            sampler=draws_from,
-            state=sampler_state,
-            key=key,
-            loss=cx.losses.sampled_softmax,
-        )
+    optimizer, (tables, mean_loss) = optax.adam(LEARNING_RATE), pure_loss(num_classes)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(state: Any, batch: Batch) -> Any:
         tables, optimizer_state, number = state
-        key = jax.random.fold_in(jax.random.key(0), number)
-        value, grads = jax.value_and_grad(mean_loss)(tables, batch, key)
+        value, grads = jax.value_and_grad(mean_loss)(tables, batch, number)
         updates, optimizer_state = optimizer.update(grads, optimizer_state, tables)
         return (optax.apply_updates(tables, updates), optimizer_state, number + 1), value
 
     state = (tables, optimizer.init(tables), jnp.int32(0))
     compiled = update.lower(state, batches(num_classes)[0]).compile()
-    del tables, vectors
-
-    def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = compiled(state, batch)
-        return value
-
-    return Step("dense gradient", step, compiled.memory_analysis().temp_size_in_bytes)
+    return Step("dense gradient", in_place(compiled, state), compiled.memory_analysis().temp_size_in_bytes)
 
 
 def tensorflow_step(num_classes: int) -> Step:
@@ -321,21 +296,12 @@ def report(costs: list[Cost], path: Path | None) -> None:
         for cost in others:
             if cost.num_classes == compared and cost.step != name:
                 ratios[f"{cost.step} / layer 2, {compared:,} classes"] = cost.milliseconds / at[name, compared]
-    device = jax.devices()[0]
-    where = f"{device.device_kind} ({device.platform}), JAX {jax.__version__}, {platform.machine()}"
-    table = Table(title=f"dim {DIM}, batch {BATCH}, {NUM_SAMPLED} samples, Adam: {where}")
-    for column in ("step", "classes", "ms", "temporary bytes"):
-        table.add_column(column, justify="left" if column == "step" else "right")
-    for cost in costs:
-        temporary = "-" if cost.temporary_bytes is None else f"{cost.temporary_bytes:,}"
-        table.add_row(cost.step, f"{cost.num_classes:,}", f"{cost.milliseconds:.2f}", temporary)
-    console = Console()
-    console.print(table)
+    rows = [dataclasses.asdict(cost) for cost in costs]
+    columns = common.columns(step="", num_classes=",", milliseconds=".2f", temporary_bytes=",")
+    show(f"dim {DIM}, batch {BATCH}, {NUM_SAMPLED} samples, Adam: {machine()}", columns, rows)
     for name, ratio in ratios.items():
-        console.print(f"{name}: {ratio:.2f}")
-    if path is not None:
-        record = {"where": where, "costs": [dataclasses.asdict(c) for c in costs], "ratios": ratios}
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        print(f"{name}: {ratio:.2f}")
+    write(path, {"where": machine(), "costs": rows, "ratios": ratios})
 
 
 if __name__ == "__main__":

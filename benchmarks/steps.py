@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +12,8 @@ import optax
 from flax import nnx
 
 import candax as cx
-from candax.training.trainer import Graph, Trainer, compiled_step
+from candax.diagnostics.timing import compiled_by_fit, in_place, timed
+from candax.training.trainer import Trainer
 
 DIM, BATCH, NUM_SAMPLED, LEARNING_RATE = 128, 256, 4096, 1e-3
 COMPILED = "compiled step"
@@ -65,28 +64,23 @@ def sampler() -> cx.Sampler:
 
 def median_ms(step: Callable[[Batch], Any], data: list[Batch], repeats: int, together: int = 1) -> float:
     """Median time of a call, after three that warm up; of ``together`` calls in a row the mean counts as one."""
-    times = []
-    for i in range(repeats + 3):
-        start = time.perf_counter()
-        jax.block_until_ready([step(data[(i * together + j) % len(data)]) for j in range(together)][-1])
-        times.append(1e3 * (time.perf_counter() - start) / together)
-    return statistics.median(times[3:])
+
+    def call(i: int) -> Any:
+        return [step(data[(i * together + j) % len(data)]) for j in range(together)][-1]
+
+    return float(np.median(timed({"": call}, repeats, warm=3)[""][:, 0])) / together
 
 
 def by_turns(steps: list[Step], num_classes: int, repeats: int) -> list[Cost]:
     """Median times of steps, each once in every round, after three rounds that warm up."""
-    data, times = batches(num_classes), {step.name: [] for step in steps}
-    for i in range(repeats + 3):
-        for step in steps:
-            start = time.perf_counter()
-            jax.block_until_ready(step.run(data[i % len(data)]))
-            times[step.name].append(1e3 * (time.perf_counter() - start))
-    costs = []
-    for step in steps:
-        measured, first = times[step.name][3:], times[steps[0].name][3:]
-        ratio = statistics.median(one / other for one, other in zip(measured, first, strict=True))
-        costs.append(Cost(step.name, num_classes, statistics.median(measured), ratio, step.scratch))
-    return costs
+    data = batches(num_classes)
+    calls = {step: functools.partial(lambda step, i: step.run(data[i % len(data)]), step) for step in steps}
+    times = {step: found[:, 0] for step, found in timed(calls, repeats, warm=3).items()}
+    first = times[steps[0]]
+    return [
+        Cost(step.name, num_classes, float(np.median(ms)), float(np.median(ms / first)), step.scratch)
+        for step, ms in times.items()
+    ]
 
 
 def _loss(head: cx.Head, batch: Batch) -> jax.Array:
@@ -100,16 +94,8 @@ def compiled_library_step(
     counts = num_classes / np.arange(1, num_classes + 1)
     head = cx.Head(num_classes, DIM, sampler=sampler, loss=loss, counts=counts, rngs=nnx.Rngs(0))
     optimizer = cx.Optimizer(head, optax.adam(LEARNING_RATE), tables=tables)
-    graph, arrays = nnx.split((head, optimizer))
-    compiled = compiled_step(_loss, 1).lower(Graph(graph), arrays, batches(num_classes)[0]).compile()
-    del head, optimizer
-
-    def step(batch: Batch) -> Any:
-        nonlocal arrays
-        arrays, out = compiled(arrays, batch)
-        return out
-
-    return Step(name, step, compiled.memory_analysis().temp_size_in_bytes)
+    step, program = compiled_by_fit((head, optimizer), _loss, batches(num_classes)[0])
+    return Step(name, step, program.memory_analysis().temp_size_in_bytes)
 
 
 def library_step(num_classes: int) -> Step:
@@ -123,44 +109,44 @@ def exact_step(num_classes: int) -> Step:
     return compiled_library_step(EXACT, num_classes, cx.losses.sampled_softmax, sampler(), tables)
 
 
-def pure_step(num_classes: int) -> Step:
-    """The same of layer 1: pure functions, jitted by `jax.jit`."""
-    by_rows, draws_from = cx.rows.rowwise(optax.adam(LEARNING_RATE)), sampler()
-    vectors = cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...]
-    tables = {"vectors": vectors, "biases": jnp.zeros(num_classes)}
-    sampler_state = draws_from.init(jax.random.key(0), cx.Classes(vectors))
+def pure_loss(num_classes: int) -> tuple[dict[str, jax.Array], Callable[..., jax.Array]]:
+    """Tables, and sampled softmax as a pure function of them, of a batch and of the number of the step."""
+    draws_from = sampler()
+    tables = {
+        "vectors": cx.Head(num_classes, DIM, rngs=nnx.Rngs(0)).vectors[...],
+        "biases": jnp.zeros(num_classes),
+    }
+    state = draws_from.init(jax.random.key(0), cx.Classes(tables["vectors"]))
 
-    def mean_loss(tables: Any, params: Any, batch: Batch, key: jax.Array) -> jax.Array:
-        classes = cx.Classes(tables["vectors"], tables["biases"])
+    def mean_loss(tables: Any, batch: Batch, number: jax.Array) -> jax.Array:
         return cx.sampled_loss(
             batch.embeddings,
             batch.labels,
-            classes,
+            cx.Classes(tables["vectors"], tables["biases"]),
             sampler=draws_from,
-            state=sampler_state,
-            key=key,
+            state=state,
+            key=jax.random.fold_in(jax.random.key(0), number),
             loss=cx.losses.sampled_softmax,
         )
+
+    return tables, mean_loss
+
+
+def pure_step(num_classes: int) -> Step:
+    """The same of layer 1: pure functions, jitted by `jax.jit`."""
+    by_rows, (tables, mean_loss) = cx.rows.rowwise(optax.adam(LEARNING_RATE)), pure_loss(num_classes)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(state: Any, batch: Batch) -> Any:
         tables, states, number = state
-        key = jax.random.fold_in(jax.random.key(0), number)
-        value, grads = cx.rows.value_and_grad(mean_loss)(tables, (), batch, key)
+        value, grads = cx.rows.value_and_grad(lambda tables, params: mean_loss(tables, batch, number))(tables, ())
         done = {name: by_rows.update(grads.rows[name], states[name], tables[name]) for name in sorted(tables)}
         new = {name: part.table for name, part in done.items()}, {name: part.state for name, part in done.items()}
         return (*new, number + 1), value
 
     state = (tables, {name: by_rows.init(table) for name, table in tables.items()}, jnp.int32(0))
     compiled = update.lower(state, batches(num_classes)[0]).compile()
-    del tables, vectors
-
-    def step(batch: Batch) -> Any:
-        nonlocal state
-        state, value = update(state, batch)
-        return value
-
-    return Step("layer 1, pure", step, compiled.memory_analysis().temp_size_in_bytes)
+    return Step("layer 1, pure", in_place(update, state), compiled.memory_analysis().temp_size_in_bytes)
 
 
 def module_step(num_classes: int, mode: str = "modules") -> Step:

@@ -33,12 +33,12 @@ import jax
 import numpy as np
 import tyro
 from flax import nnx
-from operations import operations, show
-from rich.console import Console
-from rich.table import Table
+from measuring import show, write
+from operations import operations, show_operations
 
 import candax as cx
 from candax.allocation import with_reused_memory
+from candax.recipes import common
 from candax.recipes.words.threads import one_thread
 
 MIN_COUNT, RESAMPLES, WORKERS = 5, 1000, 2
@@ -124,7 +124,7 @@ def profile(text: cx.data.Words, settings: Settings) -> None:
 
     each = [batches[0, i % batches.batches_per_epoch] for i in range(200)]
     program = step.lower(model, optimizer, each[0]).compile().compiled.as_text()
-    show("a step of candax", operations(program, lambda: step(model, optimizer, each[0]), 200), 24)
+    show_operations("a step of candax", operations(program, lambda: step(model, optimizer, each[0]), 200), 24)
     start = time.perf_counter()
     for batch in each:
         loss = step(model, optimizer, batch)
@@ -246,8 +246,7 @@ def main(settings: Settings) -> None:
     if settings.profile:
         return profile(text, settings)
     settings.out.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    console.print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
+    print(f"{text.name}: {text.total:,} words, {text.num_words:,} of them different")
     runs: dict[str, list[cx.data.WordVectors]] = {library: [] for library in settings.libraries}
     times: dict[str, list[dict]] = {library: [] for library in settings.libraries}
     for seed in settings.seeds:  # by turns, so that what else the machine does meets both
@@ -257,7 +256,7 @@ def main(settings: Settings) -> None:
             times[library].append(record)
             between = record.get("handover_nanoseconds")
             said = f", {between:.0f} ns from processor to processor and back" if between else ""
-            console.print(f"{library}, seed {seed}: {record['words_per_second']:,.0f} words/s{said}")
+            print(f"{library}, seed {seed}: {record['words_per_second']:,.0f} words/s{said}")
     result: dict[str, Any] = {"text": text.name, "words": text.total, "times": times, "scores": {}}
     if set(settings.libraries) == set(TRAIN):
         both = [*runs["gensim"], *runs["candax"]]
@@ -267,27 +266,26 @@ def main(settings: Settings) -> None:
             result["scores"][name] = compare([part], len(settings.seeds))
         if len(similarity) > 1:
             result["scores"]["mean of similarity"] = compare(list(similarity.values()), len(settings.seeds))
-        table = Table("measured with", "number", "gensim", "candax", "difference", "95 %")
-        for name, row in result["scores"].items():
-            low, high = row["interval"]
-            table.add_row(
-                name, f"{row['number']:,}", f"{row['gensim']:.3f}", f"{row['candax']:.3f}", f"{row['difference']:+.3f}",
-                f"{low:+.3f} ... {high:+.3f}",
-            )  # fmt: skip
-        console.print(table)
-    speed = Table("library", "words/s (mean)", "least", "most", "per busy second", "seconds in all (mean)")
-    for library, records in times.items():
-        rates = [record["words_per_second"] for record in records]
-        busy, seconds = (np.mean([record[of] for record in records]) for of in ("words_per_busy_second", "seconds"))
-        row = (np.mean(rates), min(rates), max(rates), busy, seconds)
-        speed.add_row(library, *(f"{value:,.0f}" for value in row))
-    console.print(speed)
+        columns = common.columns(name="", number=",", gensim=".3f", candax=".3f", difference="+.3f", interval="+.3f")
+        show("scores", columns, [{"name": name, **row} for name, row in result["scores"].items()], "interval: 95 %")
+    named = ("words_per_second", "words_per_busy_second", "seconds")
+    rows = [
+        {
+            "library": library,
+            **{name: float(np.mean([record[name] for record in records])) for name in named},
+            "words_per_second_by_seed": [record["words_per_second"] for record in records],
+        }
+        for library, records in times.items()
+    ]
+    speed = common.Column("words/s", "words_per_second", ",.0f", spread=True)
+    columns = [*common.columns(library=""), speed, *common.columns(words_per_busy_second=",.0f", seconds=",.0f")]
+    show("means of the seeds", columns, rows)
     if set(settings.libraries) == set(TRAIN):
         result["ratios"] = {of: ratios(times, of) for of in ("words_per_second", "words_per_busy_second")}
         for of, found in result["ratios"].items():
             each = ", ".join(f"{ratio:.2f}" for ratio in found)
-            console.print(f"candax / gensim, {of}: {np.median(found):.2f} (median of {each})")
-    (settings.out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+            print(f"candax / gensim, {of}: {np.median(found):.2f} (median of {each})")
+    write(settings.out / "results.json", result)
 
 
 if __name__ == "__main__":

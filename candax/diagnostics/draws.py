@@ -1,19 +1,18 @@
 """Losses and gradients of a batch from drawn candidates, beside those from all classes; many draws per call."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from candax.base import Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_evaluate, streaming_sample
 from candax.diagnostics.statistics import Measure, mean
+from candax.diagnostics.timing import milliseconds
 from candax.diagnostics.top_k import top_k_share, which_count
 from candax.losses import full_softmax
 from candax.losses.common import log_sum_exp, mean_over_labels, minus_log_expected_count, without_hits
@@ -106,23 +105,14 @@ def step_ms(sampler: Sampler, loss: Loss, num_classes: int, state: State, key: K
         (value, _), grads = gradient(sampler, loss, num_classes, state, key, query)
         return value, grads.params, {name: (rows.ids, rows.rows) for name, rows in grads.rows.items()}
 
-    return _milliseconds(jax.jit(step), state, key, query)
+    compiled = jax.jit(step)
+    return mean(milliseconds(lambda: compiled(state, key, query), _TIMED))
 
 
 def full_ms(query: Query) -> Measure:
     """How long the full softmax takes with its gradients."""
-    return _milliseconds(jax.jit(_full_gradients), query)
-
-
-def _milliseconds(function: Callable[..., Any], *args: Any) -> Measure:
-    """The mean of some calls after the first, which compiles."""
-    jax.block_until_ready(function(*args))
-    each = []
-    for _ in range(_TIMED):
-        started = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        each.append(1e3 * (time.perf_counter() - started))
-    return mean(np.array(each))
+    compiled = jax.jit(_full_gradients)
+    return mean(milliseconds(lambda: compiled(query), _TIMED))
 
 
 # (state, keys[n], query, exact, totals, earlier) -> (totals, n draws)

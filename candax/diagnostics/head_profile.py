@@ -2,26 +2,27 @@
 
 import dataclasses
 import functools
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State
 from candax.cosines import as_scored
+from candax.diagnostics.timing import compiled_by_fit, in_place, milliseconds
 from candax.losses.full import all_classes_as_candidates
 from candax.models import Classifier
 from candax.models.scoring import score
 from candax.rows import Rowwise, gather_rows, rowwise, unique_rows
 from candax.training import embed
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import Graph, compiled_step, loss_of_labels
+from candax.training.trainer import loss_of_labels
 
 PARTS = ("retrieval", "forward", "loss_forward", "loss_backward", "backward", "update", "build")
 
@@ -54,22 +55,25 @@ def profile(
     """
     head, tx = model.head, optimizer.tx
     sampler, state = head.sampler, () if head.state is None else head.state.get_value()
-    milliseconds = dict.fromkeys(PARTS, 0.0)
-    clock = functools.partial(_median_ms, repeats=repeats)
+    ms = dict.fromkeys(PARTS, 0.0)
+
+    def clock(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+        return float(np.median(milliseconds(lambda: function(*arguments), repeats))), function(*arguments)
+
     classes, labels = head.classes(), jnp.asarray(batch.labels)
     embeddings = as_scored(embed(model, batch), classes.normalized)
     query = Query(embeddings, labels, classes)
     key, drawn = jax.random.key(0), None
     if sampler is not None:
         retrieve = jax.jit(functools.partial(_draw, sampler))
-        milliseconds["retrieval"], drawn = clock(retrieve, state, key, query)
+        ms["retrieval"], drawn = clock(retrieve, state, key, query)
 
     forward = jax.jit(functools.partial(_forward, head.num_classes))
-    milliseconds["forward"], (logits, to_rows, rest) = clock(forward, embeddings, classes, labels, drawn)
-    milliseconds["loss_forward"], to_logits = clock(jax.jit(functools.partial(_loss, loss)), logits, rest)
+    ms["forward"], (logits, to_rows, rest) = clock(forward, embeddings, classes, labels, drawn)
+    ms["loss_forward"], to_logits = clock(jax.jit(functools.partial(_loss, loss)), logits, rest)
     backward = jax.jit(lambda vjp, gradient: vjp(gradient))
-    milliseconds["loss_backward"], (to_sampled,) = clock(backward, to_logits, jnp.float32(1))
-    milliseconds["backward"], (_, row_grads) = clock(backward, to_rows, to_sampled)
+    ms["loss_backward"], (to_sampled,) = clock(backward, to_logits, jnp.float32(1))
+    ms["backward"], (_, row_grads) = clock(backward, to_rows, to_sampled)
     ids = None if drawn is None else drawn.ids
     update = jax.jit(functools.partial(_update, tx, rowwise(tx), sampler), donate_argnums=(0, 1, 2))
     # The table is donated, so the query must not hold it too: a sampler's update reads the new rows only, and of the
@@ -78,43 +82,23 @@ def profile(
     without_table = dataclasses.replace(query, classes=bare)
     # Copies, which are donated: a whole step is timed with the originals below.
     own = jax.tree.map(jnp.array, (classes.vectors, rowwise(tx).init(classes.vectors), state))
-    milliseconds["update"] = _donated_ms(lambda own: update(*own, row_grads, ids, key, without_table), own, repeats)
-    del own, logits, to_rows, rest, to_logits, to_sampled, query, drawn
+    updated = in_place(lambda own, grads: (update(*own, grads, ids, key, without_table),) * 2, own)
+    ms["update"], _ = clock(updated, row_grads)
+    del own, updated, logits, to_rows, rest, to_logits, to_sampled, query, drawn
 
     if sampler is not None and any(sampler.schedule(step) for step in range(1, 2 * period + 1)):
+        # Once: the build of a graph or of a forest takes long.
         build = jax.jit(sampler.refresh).lower(state, key, classes).compile()
         start = time.perf_counter()
         jax.block_until_ready(build(state, key, classes))
-        milliseconds["build"] = 1e3 * (time.perf_counter() - start) / period
+        ms["build"] = 1e3 * (time.perf_counter() - start) / period
     size = sum(leaf.nbytes for leaf in jax.tree.leaves((classes, optimizer.table_states.get_value(), state)))
     del classes, state
     graph, arrays = nnx.split((model, optimizer))
     # Copies, because a step donates its arrays, and some may be in two places.
-    arrays = jax.tree.map(jnp.array, arrays)
-    step = compiled_step(loss_of_labels, 1).lower(Graph(graph), arrays, batch).compile()
-    ms_per_step = _donated_ms(lambda arrays: step(arrays, batch)[0], arrays, repeats)
-    return Profile(milliseconds, ms_per_step, step.memory_analysis().temp_size_in_bytes, size)
-
-
-def _donated_ms(function: Callable[[Any], Any], state: Any, repeats: int) -> float:
-    """Median time of a function that uses up its argument and returns the next one; the first call does not count."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        state = jax.block_until_ready(function(state))
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[1:])
-
-
-def _median_ms(function: Callable[..., Any], *arguments: Any, repeats: int) -> tuple[float, Any]:
-    """Median time and the result; the first call, which compiles, does not count."""
-    result = jax.block_until_ready(function(*arguments))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times), result
+    nodes = nnx.merge(graph, jax.tree.map(jnp.array, arrays))
+    step, program = compiled_by_fit(nodes, loss_of_labels, batch)
+    return Profile(ms, clock(step, batch)[0], program.memory_analysis().temp_size_in_bytes, size)
 
 
 class _Drawn(NamedTuple):

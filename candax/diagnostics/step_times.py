@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 from candax import losses, samplers
 from candax.base import Loss, Sampler
+from candax.diagnostics.timing import compiled_by_fit
 from candax.models.head import Head
 from candax.training.optimizer import Optimizer
-from candax.training.trainer import Graph, compiled_step
 
 # Steps are timed with at most so many classes.
 _MOST_CLASSES = 1 << 16
@@ -81,10 +81,7 @@ def time_steps(
     kept = min(number, _MOST_CLASSES)
     taken = np.sort(frequency)[::-1][np.linspace(0, number - 1, kept).astype(np.int64)]
     rng = np.random.default_rng(0)
-    data = _Batch(
-        rng.normal(size=(batch_size, dim)).astype(np.float32),
-        np.stack([_distinct(rng, taken, labels) for _ in range(batch_size)]),
-    )
+    data = _Batch(rng.normal(size=(batch_size, dim)).astype(np.float32), _labels(rng, taken, batch_size, labels))
     sizes = sorted({min(size, max(1, kept // 2)) for size in (_FEW, _MANY)})
     # In blocks where logits of all classes would be large, as a user would.
     block_size = None if batch_size * kept <= 1 << 24 else 8192
@@ -103,20 +100,19 @@ def time_steps(
     return StepTimes(found["full"][kept] * number / kept, found["sampled"], found["midx"], notes)
 
 
-def _distinct(rng: np.random.Generator, frequency: np.ndarray, labels: int) -> np.ndarray:
-    chances = frequency / frequency.sum()
-    some = min(labels, int(np.count_nonzero(chances)))
+def _labels(rng: np.random.Generator, frequency: np.ndarray, batch_size: int, labels: int) -> np.ndarray:
     # Drawn by the running sum, which suits large tables. Repeats are removed: an example may have fewer labels.
-    found = np.unique(np.searchsorted(np.cumsum(chances), rng.random(some), side="right"))
-    found = np.minimum(found, len(frequency) - 1)
-    return np.pad(np.unique(found), (0, labels), constant_values=-1)[:labels].astype(np.int32)
+    chances = np.cumsum(frequency / frequency.sum())
+    found = np.searchsorted(chances, rng.random((batch_size, labels)), side="right")
+    found = np.sort(np.minimum(found, len(frequency) - 1), axis=1).astype(np.int32)
+    found[:, 1:][found[:, 1:] == found[:, :-1]] = -1
+    return found
 
 
 def _time(counts: np.ndarray, dim: int, batch: _Batch, sampler: Sampler | None, loss: Loss, seconds: float) -> float:
     """The shortest time of a step of the compiled program that ``fit`` runs: longer ones include waits for others."""
     head = Head(len(counts), dim, sampler=sampler, loss=loss, counts=counts.astype(np.float32), rngs=nnx.Rngs(0))
     optimizer = Optimizer(head, optax.adam(1e-3))
-    graph, arrays = nnx.split((head, optimizer))
 
     def of(head: Any, batch: _Batch) -> Any:
         return head.loss(batch.embeddings, batch.labels)
@@ -124,12 +120,11 @@ def _time(counts: np.ndarray, dim: int, batch: _Batch, sampler: Sampler | None, 
     with warnings.catch_warnings():
         # Nothing is trained here, so nothing has to be refreshed.
         warnings.simplefilter("ignore", UserWarning)
-        compiled: Any = compiled_step(of, 1).lower(Graph(graph), arrays, batch).compile()
+        step, _ = compiled_by_fit((head, optimizer), of, batch)
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) <= _LEAST_STEPS or time.perf_counter() - begin < seconds:
         start = time.perf_counter()
-        arrays, out = compiled(arrays, batch)
-        jax.block_until_ready(out)
+        jax.block_until_ready(step(batch))
         times.append(1e3 * (time.perf_counter() - start))
     return min(times[1:])
