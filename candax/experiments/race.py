@@ -129,9 +129,10 @@ def race(settings: Race) -> common.Study:
     }
     methods = []
     for name, contender in contenders.items():
-        tuned = functools.cache(functools.partial(_tuned, settings, loaded, contender))
+        train, samples = functools.partial(_trained, settings, loaded, contender), contender.sampler is not None
+        tuned = functools.cache(functools.partial(_tuned, settings, train, samples))
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            run = functools.partial(_run, settings, loaded, contender, tuned, name, seed)
+            run = functools.partial(_run, train, tuned, samples, name, seed)
             methods.append(common.Method({"method": name, "seed": seed}, run))
     percent = f"{100 * settings.nearly:g} %"
     tried = {("batch", "batch"): settings.batches, ("S", "candidates"): settings.candidates}
@@ -146,8 +147,8 @@ def race(settings: Race) -> common.Study:
             *(common.Column(*of, ".3g") for of in sizes),
             common.Column(f"best {task.heading}", "best", ".4f", spread=True),
             common.Column("of full", "of_full", ".3f", common.relative("best")),
-            common.Column(f"to {percent}, s", "to_nearly", ".0f", _to_nearly(settings.nearly)),
-            common.Column("share", "share", ".3f", _share(settings.nearly)),
+            common.Column(f"to {percent}, s", "to_nearly", ".0f", functools.partial(_to_nearly, settings.nearly)),
+            common.Column("share", "share", ".3f", functools.partial(_share, settings.nearly)),
             common.Column(task.heading, QUALITY, ".4f"),
             common.Column("ms/step", "ms_per_step", ".1f"),
             common.Column("faster", "faster", ".1f", common.over("ms_per_step")),
@@ -155,7 +156,10 @@ def race(settings: Race) -> common.Study:
         ),
         (
             common.Panel(
-                [common.curves("seconds", QUALITY, marker="."), common.level(percent, _level(settings.nearly))],
+                [
+                    common.curves("seconds", QUALITY, marker="."),
+                    common.level(percent, functools.partial(_level, settings.nearly)),
+                ],
                 {"xlabel": "training time in seconds (log scale)", "xscale": "log", "ylabel": task.heading},
             ),
         ),
@@ -191,15 +195,12 @@ def _sizes(settings: Race, sizes: Sizes) -> dict[str, int]:
     return {**whole, "num_sampled": max(1, round(sizes.candidates * usual.num_sampled))}
 
 
-def _tuned(settings: Race, loaded: Callable[[str], Any], contender: Contender) -> Tuned:
+def _tuned(settings: Race, train: Callable[..., Trained], samples: bool) -> Tuned:
     """Tuned on the curve's validation examples."""
-    numbers = settings.candidates if contender.sampler is not None else settings.candidates[:1]
+    numbers = settings.candidates if samples else settings.candidates[:1]
 
     def trial(rate: float, sizes: Sizes) -> Curve:
-        share, seed = settings.trial, settings.seed
-        training, pair = _trained(
-            settings, loaded, contender, split="validation", rate=rate, sizes=sizes, share=share, seed=seed
-        )
+        training, pair = train(split="validation", rate=rate, sizes=sizes, share=settings.trial, seed=settings.seed)
         name = f"rate {rate:g}"
         if len(settings.batches) == len(numbers) == 1:
             end = training.by(*pair, name, measure=training.on_the_way, on_the_way=None)(None)
@@ -211,10 +212,9 @@ def _tuned(settings: Race, loaded: Callable[[str], Any], contender: Contender) -
 
 
 def _run(
-    settings: Race,
-    loaded: Callable[[str], Any],
-    contender: Contender,
+    train: Callable[..., Trained],
     tuned: Callable[[], Tuned],
+    samples: bool,
     name: str,
     seed: int,
     folder: Path | None,
@@ -222,20 +222,18 @@ def _run(
     sizes, rates, trials = tuned()
 
     def attempt(rate: float, folder: Path | None) -> dict[str, Any]:
-        training, pair = _trained(
-            settings, loaded, contender, split="test", rate=rate, sizes=sizes, share=1.0, seed=seed
-        )
+        training, pair = train(split="test", rate=rate, sizes=sizes, share=1.0, seed=seed)
         figures = training.by(*pair, name, measured_at=common.MEASURED_AT)(folder)
         return {**figures, "best": max(figures["curve"][QUALITY])}
 
-    best_first = sorted(rates, key=lambda rate: -rates[rate])
+    best_first = sorted(rates, key=lambda rate: (-rates[rate], rate))
     figures = common.first_finite({rate: functools.partial(attempt, rate) for rate in best_first}, "rate")(folder)
     return {
         **figures,
         "diverged": float(figures["rate"] is None),
         "diverged_rates": figures["diverged"],
         "batch": sizes.batch,
-        "candidates": None if contender.sampler is None else sizes.candidates,
+        "candidates": sizes.candidates if samples else None,
         "trials": trials,
     }
 
@@ -252,32 +250,21 @@ def _full(rows: Sequence[common.Row]) -> common.Row:
     return next(row for row in rows if row["method"] == _FULL)
 
 
-def _level(nearly: float) -> Callable[[Sequence[common.Row]], float | None]:
-    def of(rows: Sequence[common.Row]) -> float | None:
-        best = _full(rows).get("best")
-        return None if best is None else nearly * best
-
-    return of
+def _level(nearly: float, rows: Sequence[common.Row]) -> float | None:
+    best = _full(rows).get("best")
+    return None if best is None else nearly * best
 
 
-def _to_nearly(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
-    def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
-        full = _full(rows)
-        if row.get("diverged") or full.get("diverged"):
-            return None
-        seeds = zip(row["curve_by_seed"], full["best_by_seed"], strict=True)
-        found = [common.reaching(curve, QUALITY, nearly * best, "seconds") for curve, best in seeds]
-        reached = [seconds for seconds in found if seconds is not None]
-        return sum(reached) / len(reached) if len(reached) == len(found) else None
-
-    return of
+def _to_nearly(nearly: float, row: common.Row, rows: Sequence[common.Row]) -> float | None:
+    full = _full(rows)
+    if row.get("diverged") or full.get("diverged"):
+        return None
+    seeds = zip(row["curve_by_seed"], full["best_by_seed"], strict=True)
+    found = [common.reaching(curve, QUALITY, nearly * best, "seconds") for curve, best in seeds]
+    reached = [seconds for seconds in found if seconds is not None]
+    return sum(reached) / len(reached) if len(reached) == len(found) else None
 
 
-def _share(nearly: float) -> Callable[[common.Row, Sequence[common.Row]], float | None]:
-    seconds = _to_nearly(nearly)
-
-    def of(row: common.Row, rows: Sequence[common.Row]) -> float | None:
-        own, full = seconds(row, rows), seconds(_full(rows), rows)
-        return None if own is None or full is None else own / max(full, 1e-9)
-
-    return of
+def _share(nearly: float, row: common.Row, rows: Sequence[common.Row]) -> float | None:
+    own, full = (_to_nearly(nearly, of, rows) for of in (row, _full(rows)))
+    return None if own is None or full is None else own / max(full, 1e-9)

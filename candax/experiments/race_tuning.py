@@ -96,7 +96,8 @@ def _beyond(found: Mapping[float, Curve]) -> list[float]:
 
 
 def _best(found: Mapping[float, Curve]) -> float:
-    return max(found, key=lambda rate: found[rate][QUALITY][-1])
+    """The rate of the highest quality; the lowest one, where all have diverged."""
+    return max(sorted(found), key=lambda rate: found[rate][QUALITY][-1])
 
 
 def _soonest(found: Mapping[Sizes, Mapping[float, Curve]], nearly: float) -> Sizes:

@@ -130,6 +130,22 @@ def test_a_best_rate_has_worse_ones_on_both_sides(best, more, tried, taken, tmp_
     assert full["rate"] == taken
 
 
+def test_where_all_rates_diverge_lower_ones_are_tried(tmp_path, monkeypatch):
+    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
+        def run(folder):
+            if rate > 0.25:
+                raise FloatingPointError("loss")
+            return {QUALITY: 0.5, "curve": {"step": [1], "seconds": [1.0], QUALITY: [0.5]}, "seconds": 1.0}
+
+        return SimpleNamespace(on_the_way=None, by=lambda *args, **changes: run), (None, None)
+
+    faked(monkeypatch, lambda *of: False)
+    monkeypatch.setattr(module, "_trained", trained)
+    (full,) = race(Race(samplers=(), rates=(2.0, 1.0, 0.5), more_rates=2, out=tmp_path))
+    assert [trial["rate"] for trial in full["trials"]] == [2, 1, 0.5, 0.25, 0.125]
+    assert full["rate"] == 0.125
+
+
 def test_seconds_of_several_seeds_agree_with_their_best(tmp_path, monkeypatch):
     """The full softmax is best at other steps with each seed, and its mean curve at no step as good."""
     curves = {None: ([0.4, 0.5, 0.44], [0.4, 0.44, 0.52]), "uniform": ([0.44, 0.46, 0.48],) * 2}
