@@ -79,6 +79,9 @@ class ANNRecall(Faces):
         self.expect(bool(self.sweeps), "a word after --sweeps", "sweeps")
         whole = not _WHOLE & set(self.sweeps) or all(float(value).is_integer() for value in self.values)
         self.expect(whole, f"whole numbers after --values for {', '.join(sorted(_WHOLE))}", "values", "sweeps")
+        groups = (self.values or VALUES["num_groups"]) if "num_groups" in self.sweeps else ()
+        divide = all(self.batch_size % number == 0 for number in groups)
+        self.expect(divide, f"--batch-size to be a multiple of each of {groups} groups", "batch_size", "sweeps")
 
 
 COLUMNS = (

@@ -29,6 +29,7 @@ Source: Zhao et al., ANN Softmax: Acceleration of Extreme Classification Trainin
 import dataclasses
 import functools
 import itertools
+import math
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,6 +84,8 @@ class ANNScale(Coded, Faces):
         grow = self.min_classes <= self.max_classes
         self.expect(bool(self.methods or self.warm_start), "one method or more, or --warm-start", "methods")
         self.expect(grow, "--min-classes <= --max-classes", "min_classes", "max_classes")
+        some = self.warm_start or any(self.min_classes < _TOO_MANY.get(name, math.inf) for name in self.methods)
+        self.expect(bool(some), "a method that does not look at all of so many classes", "methods", "min_classes")
         few = self.warm_start * self.samples_per_class
         enough = f"--warm-start 0 or so many identities that they have a batch of {self.batch_size} samples"
         self.expect(not 0 < few < self.batch_size, enough, "warm_start", "samples_per_class")
@@ -127,7 +130,7 @@ def ann_scale(settings: ANNScale) -> common.Study:
             )
             for number, seed in itertools.product(sizes, range(settings.seed, settings.seed + settings.seeds))
             for name in (*start, *settings.methods)
-            if number < _TOO_MANY.get(name, number + 1)
+            if number < _TOO_MANY.get(name, math.inf)
         ],
         COLUMNS,
         PANELS,

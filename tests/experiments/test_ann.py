@@ -166,9 +166,13 @@ def test_what_is_wrong_is_said():
         ann_recall(ANNRecall(sweeps=()))
     with pytest.raises(ValueError, match=r"whole numbers after --values for .*, got --values \(1.5,\)"):
         ann_recall(ANNRecall(sweeps=("num_groups",), values=(1.5,)))
+    with pytest.raises(ValueError, match=r"multiple of each of \(1, 2, 4, 8, 16\) groups, got --batch-size 200"):
+        ann_recall(ANNRecall(batch_size=200))
     with pytest.raises(ValueError, match="a word after --methods or one after --losses, got"):
         ann_tables(ANNTables(methods=(), losses=()))
     with pytest.raises(ValueError, match="one method or more, got --methods"):
         ann_profile(ANNProfile(methods=()))
     with pytest.raises(ValueError, match="one method or more, or --warm-start, got --methods"):
         ann_scale(ANNScale(methods=()))
+    with pytest.raises(ValueError, match="does not look at all of so many classes, got --methods"):
+        ann_scale(ANNScale(methods=("full_softmax",), min_classes=10**6, max_classes=10**6))
