@@ -117,6 +117,7 @@ class Word2VecQuestions(common.Settings):
         runs = self.batch_size >= 2 * _NUM_GROUPS and self.batch_size % _NUM_GROUPS == 0
         self.expect(runs, "--batch-size of 8 or more, a multiple of 4", "batch_size")
         self.expect(bool(self.questions), "one question or more", "questions")
+        self.expect(self.restrict >= 4, "--restrict of 4 or more", "restrict")
         check_names([*self.similarity, *self.analogies])
         for path in (*self.similarity, *self.analogies):
             if path.stem in _TAKEN or path.stem.endswith(_ENDS):
@@ -132,14 +133,12 @@ def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
     whole = data.text_words(settings.text, min_count=settings.min_count)
     text, pairs = measures.split(whole, settings.max_words, min_count=settings.min_count, **windows)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    asked = {name: QUESTIONS[name] for name in settings.questions if name != "theory"}
+    asked: dict[QuestionName, Question] = {name: QUESTIONS[name] for name in settings.questions if name != "theory"}
     rows: list[common.Row] = []
     if asked:
-        rows = common.run(_study(settings, text, pairs, list(asked.values()), seeds), settings)
+        rows = common.run(_study(settings, text, pairs, asked, seeds), settings)
         for name, question in asked.items():
             _draw(name, question, [row for row in rows if row["method"] in question.variants], settings)
-        if "correction" in asked:
-            _print_geometry([row for row in rows if row["method"] in asked["correction"].variants], settings.out, seeds)
     if "theory" in settings.questions:
         of_theory = word2vec_theory.study(text, epochs=settings.theory_epochs, window=settings.window, seeds=seeds)
         common.run(of_theory, dataclasses.replace(settings, out=settings.out / "theory"))
@@ -147,7 +146,11 @@ def word2vec_questions(settings: Word2VecQuestions) -> list[common.Row]:
 
 
 def _study(
-    settings: Word2VecQuestions, text: data.Words, pairs: measures.Pairs, questions: list[Question], seeds: range
+    settings: Word2VecQuestions,
+    text: data.Words,
+    pairs: measures.Pairs,
+    asked: Mapping[QuestionName, Question],
+    seeds: range,
 ) -> common.Study:
     run_length = settings.batch_size // _NUM_GROUPS
     sizes = {"batch_size": settings.batch_size, "run_length": run_length}
@@ -194,7 +197,13 @@ def _study(
     def speed(row: common.Row, rows: Sequence[common.Row]) -> float | None:
         return text.total * settings.epochs / row["seconds"] if row.get("seconds") else None
 
-    variants = dict.fromkeys(variant for question in questions for variant in question.variants)
+    def shared(row: common.Row, rows: Sequence[common.Row]) -> float | None:
+        return measures.shared_neighbours(settings.out, row["method"], REFERENCE, seeds)
+
+    variants = dict.fromkeys(variant for question in asked.values() for variant in question.variants)
+    geometry = [*_columns(_GEOMETRY), common.Column("shared", "shared", ".3f", shared)]
+    of = "another" if len(seeds) > 1 else "the same"
+    caption = f"shared: nearest neighbours in common with the reference of {of} seed"
     return common.Study(
         f"{text.name}: {text.total:,} words, {text.num_words:,} of them different; {len(pairs.words):,} pairs held out",
         [
@@ -207,8 +216,10 @@ def _study(
             *_columns(_scores(settings)),
             common.Column("words/s", "words_per_second", ",.0f", speed),
             common.Column("diverged", "diverged", ".0%"),
+            *(geometry if "correction" in asked else ()),
         ),
         [common.Panel(common.curves("epoch", "mrr"), {"xlabel": "passes over the text", "ylabel": "held-out MRR"})],
+        caption=caption if "correction" in asked else None,
         reference=REFERENCE,
         picture="variants.png",
         may_change=("questions", "seeds", "theory_epochs"),
@@ -239,16 +250,6 @@ def _columns(headings: Mapping[str, str]) -> list[common.Column]:
         common.Column(heading, f"{name}_over_seeds", of=functools.partial(shown, name))
         for name, heading in headings.items()
     ]
-
-
-def _print_geometry(rows: Sequence[common.Row], out: Path, seeds: range) -> None:
-    columns = [common.Column("variant", "method"), *_columns(_GEOMETRY), common.Column("shared", "shared", ".3f")]
-    shown = [{**row, "shared": measures.shared_neighbours(out, row["method"], REFERENCE, seeds)} for row in rows]
-    for row in shown:
-        row.update({column.name: column.value(row, shown) for column in columns})
-    which = "another" if len(seeds) > 1 else "the same"
-    caption = f"shared: nearest neighbours in common with the reference of {which} seed"
-    common.study.show(report.table("the vectors", columns, shown, caption))
 
 
 def _draw(name: str, question: Question, rows: Sequence[common.Row], settings: Word2VecQuestions) -> None:

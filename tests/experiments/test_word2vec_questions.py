@@ -11,7 +11,7 @@ from candax import data, training
 from candax.base import Classes, Query
 from candax.data import words_of
 from candax.experiments import word2vec_questions, word2vec_theory
-from candax.experiments.word2vec_questions import Word2VecQuestions, _print_geometry
+from candax.experiments.word2vec_questions import Word2VecQuestions
 from candax.experiments.word2vec_theory import fit, small_text, theory
 from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Setting, options
 from candax.recipes.words.measures import Pairs, geometry, nearest, overlap, rank, rare_words, shared_neighbours, split
@@ -79,6 +79,7 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
         (("--max-words", 100), "too few to measure with"),
         (("--similarity", "none.txt"), "none.txt"),
         (("--seeds", 0), "--seeds of 1 or more"),
+        (("--restrict", 3), "--restrict of 4 or more, got --restrict 3"),
         (("--similarity", "here/mrr.txt"), "with names that no figure has, got here/mrr.txt: rename it."),
         (("--analogies", "seconds"), "with names that no figure has, got seconds: rename it."),
     ],
@@ -98,7 +99,7 @@ def test_rows_of_other_texts_or_judgements_are_not_kept(text, tmp_path):
         train, held_out = split(whole, None, min_count=1, window=2, subsample=0)
         settings = Word2VecQuestions(text=(text,), similarity=(pairs,))
         studies = [
-            word2vec_questions._study(settings, train, held_out, [QUESTIONS["k"]], range(1)),
+            word2vec_questions._study(settings, train, held_out, {"k": QUESTIONS["k"]}, range(1)),
             word2vec_theory.study(train, epochs=1, window=2, seeds=range(1)),
         ]
         return [study.data for study in studies]
@@ -150,17 +151,13 @@ def test_geometry_and_neighbours():
     assert overlap(near, np.array([[1], [0], [1]])) == pytest.approx(2 / 3)
 
 
-def test_neighbours_are_shared_with_another_training(tmp_path, capsys):
+def test_neighbours_are_shared_with_another_training(tmp_path):
     """With the reference's of another seed, or of the only one; never with its own."""
     near = {(REFERENCE, 0): [1, 2], (REFERENCE, 1): [1, 3], ("other", 0): [1, 4], ("other", 1): [4, 5]}
     for (name, seed), words in near.items():
         np.save(tmp_path / f"nearest-{name.replace(' ', '-')}-{seed}.npy", np.array([words]))
-    for seeds, which, shared in ((range(1), "the same", [None, 0.5]), (range(2), "another", [0.5, 0.25])):
+    for seeds, shared in ((range(1), [None, 0.5]), (range(2), [0.5, 0.25])):
         assert [shared_neighbours(tmp_path, name, REFERENCE, seeds) for name in (REFERENCE, "other")] == shared
-        _print_geometry([{"method": name} for name in (REFERENCE, "other")], tmp_path, seeds)
-        shown = capsys.readouterr().out
-        assert f"with the reference of {which} seed" in " ".join(shown.split())
-        assert "1.000" not in shown
 
 
 def test_rare_words_are_beyond_nine_tenths_of_the_text():
@@ -210,7 +207,13 @@ def test_inner_products_are_what_the_noise_predicts():
 def test_a_quick_run_shows_the_geometry(text, tmp_path, capsys):
     run("experiment", "word2vec-questions", text, "--quick", "--subsample", 0, "--out", tmp_path / "run")
     assert (tmp_path / "run" / "correction.png").exists()
-    assert "mean cosine" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "mean cosine" in shown
+    assert "with the reference of the same seed" in " ".join(shown.split())
+    table = json.loads((tmp_path / "run" / "results.json").read_text())["table"]
+    assert table[0]["method"] == REFERENCE
+    assert table[0]["shared"] is None
+    assert all(0 <= row["shared"] < 1 for row in table[1:])
 
 
 @pytest.mark.slow
