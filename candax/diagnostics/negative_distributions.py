@@ -3,19 +3,18 @@
 Weights are float64 [B, num_classes] in NumPy; ``without_labels`` makes distributions of them.
 """
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from candax.base import Classes, KeyArray, Query, Sampler
+from candax.base import Query, Sampler
 from candax.cosines import as_scored
 from candax.samplers.common.keys import Near
 from candax.samplers.lsh.codes import HashFamily, check_bits, log_not_found
-from candax.samplers.lsh.index import Index, LSHState, QueryVector
+from candax.samplers.lsh.index import Index, QueryVector
 
 # All classes are compared with so many query vectors at a time.
 _CHUNK = 32
@@ -77,7 +76,8 @@ def lsh_inclusion(
     """
     check_bits(num_hashes, hash.num_bits)
     index = _index(by, hash, near)
-    state = _init(hash, near)(jax.random.key(0), query.classes)
+    # Whichever vector looks for classes: it is compiled once.
+    state = _index("embedding", hash, near).build(jax.random.key(0), query.classes)
     ids = jnp.arange(query.classes.num_classes, dtype=jnp.int32)
     valid = ids < query.classes.num_valid
     rows = jnp.where(valid[:, None], index.keys(state, ids, query.classes.vectors), 0.0)
@@ -97,12 +97,6 @@ def lsh_inclusion(
 def _index(by: QueryVector, hash: HashFamily, near: Near) -> Index:
     """An index of one function in one table: it only serves to say what is hashed of queries and of classes."""
     return Index(by, hash, 1, 1, None, 1, "fifo", None, near)
-
-
-@cache
-def _init(hash: HashFamily, near: Near) -> Callable[[KeyArray, Classes], LSHState]:
-    """The function that builds the index: one for all that hash alike, so that it is compiled once."""
-    return _index("embedding", hash, near).build
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

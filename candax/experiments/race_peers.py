@@ -93,13 +93,13 @@ class AdaptiveSoftmax(nnx.Module):
 
     def __call__(self, h: Float[Array, "N dim"], labels: Int[Array, "N T"]) -> Float[Array, " N"]:
         """The loss of a training batch: the mean of ``-log p(label)`` over an example's labels; 0 for none."""
-        return self._nll(h, labels, self.most)
+        return self.nll(h, labels, self.most)
 
-    def nll(self, h: Float[Array, "N dim"], labels: Int[Array, "N T"]) -> Float[Array, " N"]:
-        """The same of any examples."""
-        return self._nll(h, labels, (len(h),) * len(self.most))
-
-    def _nll(self, h: Float[Array, "N dim"], labels: Int[Array, "N T"], most: tuple[int, ...]) -> Float[Array, " N"]:
+    def nll(
+        self, h: Float[Array, "N dim"], labels: Int[Array, "N T"], most: tuple[int, ...] | None = None
+    ) -> Float[Array, " N"]:
+        """The same of any examples; ``most``: how many of them have a label in each cluster at most."""
+        most = (len(h),) * len(self.most) if most is None else most
         ranks = jnp.where(labels >= 0, self.ranks[...][labels], -1)
         clusters = sum((ranks >= end).astype(jnp.int32) for end in self.ends[:-1])
         first = jnp.where(clusters > 0, self.ends[0] + clusters - 1, ranks)
