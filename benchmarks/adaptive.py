@@ -25,12 +25,11 @@ import numpy as np
 import optax
 import tyro
 from ann_vectors import classifier, some_tests
-from measuring import show, write
+from measuring import least_ms, show, write
 
 import candax as cx
 from candax.allocation import with_reused_memory
 from candax.diagnostics.draws import gradient
-from candax.diagnostics.timing import least_ms
 from candax.recipes import common
 
 _s = cx.samplers

@@ -42,12 +42,11 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from ann_vectors import DIM, MADE, NUM_QUERIES, TRAINED, make_vectors
-from measuring import machine, show, write
+from measuring import least_ms, machine, show, write
 from operations import limits, operations, show_operations
 
 import candax as cx
 from candax.allocation import with_reused_memory
-from candax.diagnostics.timing import least_ms
 from candax.recipes import common
 
 K, NUM_LISTS = 100, 1024

@@ -32,12 +32,12 @@ import optax
 import tyro
 from ann_vectors import DIM, NUM_QUERIES, make_vectors
 from flax import nnx
-from measuring import machine, show, write
+from measuring import least_ms, machine, show, write
 from operations import limits, operations, show_operations
 
 import candax as cx
 from candax.allocation import with_reused_memory
-from candax.diagnostics.timing import compiled_by_fit, least_ms, timed
+from candax.diagnostics.timing import compiled_by_fit, timed
 from candax.recipes import common
 
 NUM_GROUPS, LEARNING_RATE = 8, 1e-3

@@ -22,12 +22,12 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import tyro
-from measuring import machine, show, write
+from measuring import least_ms, machine, show, write
 from steps import DIM, batches, compiled_library_step, median_ms
 
 import candax as cx
 from candax.allocation import with_reused_memory
-from candax.diagnostics.timing import in_place, least_ms
+from candax.diagnostics.timing import in_place
 from candax.recipes import common
 
 NUM_HASHES, BUDGET, BATCHED = 9, 4096, 5

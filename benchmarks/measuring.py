@@ -1,16 +1,22 @@
-"""What the benchmarks share: the name of the machine, one table and one file of figures."""
+"""What the benchmarks share: the least of some times, the name of the machine, one table and one file of figures."""
 
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from candax.diagnostics.timing import milliseconds
 from candax.recipes import common
 from candax.recipes.common import report, study
+
+
+def least_ms(call: Callable[[], Any], repeats: int) -> float:
+    """The least of ``milliseconds``: what else the machine does only adds."""
+    return float(milliseconds(call, repeats).min())
 
 
 def machine() -> str:

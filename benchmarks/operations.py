@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
-from measuring import show
+from measuring import least_ms, show
 
-from candax.diagnostics.timing import least_ms
 from candax.recipes import common
 
 # Their time is that of what runs within them.

@@ -36,11 +36,6 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> Float64[np.ndarray, "
     return timed({"": lambda i: call()}, repeats)[""][:, 0]
 
 
-def least_ms(call: Callable[[], Any], repeats: int) -> float:
-    """The least of ``milliseconds``: what else the machine does only adds."""
-    return float(milliseconds(call, repeats).min())
-
-
 def in_place(program: Callable[[Any, Any], tuple[Any, Any]], state: Any) -> Callable[[Any], Any]:
     """A function of a batch that keeps the state of ``program(state, batch) -> (state, out)``, which donates it."""
 
