@@ -244,7 +244,9 @@ def _columns(headings: Mapping[str, str]) -> list[common.Column]:
 
     def shown(name: str, row: common.Row, rows: Sequence[common.Row]) -> str:
         values = np.array(row.get(f"{name}_by_seed", ()))
-        return with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0) if len(values) else "diverged"
+        if not len(values):  # a file may have no pair or question that can be asked
+            return "diverged" if row.get("diverged") else "-"
+        return with_error(values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0)
 
     return [
         common.Column(heading, f"{name}_over_seeds", of=functools.partial(shown, name))

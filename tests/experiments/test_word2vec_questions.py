@@ -160,6 +160,12 @@ def test_neighbours_are_shared_with_another_training(tmp_path):
         assert [shared_neighbours(tmp_path, name, REFERENCE, seeds) for name in (REFERENCE, "other")] == shared
 
 
+def test_a_score_that_is_none_is_no_divergence():
+    (column,) = word2vec_questions._columns({"pairs": "pairs"})
+    rows = [{"pairs": None, "diverged": 0.0}, {"diverged": 1.0}, {"pairs_by_seed": [0.25, 0.25], "diverged": 0.0}]
+    assert [column.value(row, rows) for row in rows] == ["-", "diverged", "0.25"]
+
+
 def test_rare_words_are_beyond_nine_tenths_of_the_text():
     text = words_of("x", [["a"] * 80 + ["b"] * 9 + ["c"] * 8 + ["d"] * 3], min_count=1)
     assert rare_words(text).tolist() == [False, False, True, True]
