@@ -138,7 +138,9 @@ def main(
         json_file: for the figures.
     """
     classes, before, embeddings, labels = trained(steps, dim, num_examples, stale)
-    found = []
+    found: list[dict[str, Any]] = []
+    columns = [common.Column("candidates", "sampler"), common.Column("S", "num_sampled")]
+    columns += [common.Column(heading, name, ".3g") for name, heading in COLUMNS.items()]
     query = cx.Query(embeddings, jnp.asarray(labels), classes)
     for name in methods:
         make = functools.partial(aged, METHODS[name], before) if name.endswith("stale") else METHODS[name]
@@ -156,9 +158,7 @@ def main(
         for row in result.to_rows():
             shortest = shortest_ms(METHODS[name](row["num_sampled"]), query)
             found.append(row | {"shortest_ms": shortest, "refresh_ms": refresh, "full_ms": result.full_ms})
-            print(name, *(f"{found[-1][column]}" for column in ("num_sampled", *COLUMNS)), flush=True)
-    columns = [common.Column("candidates", "sampler"), common.Column("S", "num_sampled")]
-    columns += [common.Column(heading, name, ".3g") for name, heading in COLUMNS.items()]
+            print(*(column.text(found[-1]) for column in columns), flush=True)
     show(f"css, {classes.num_classes:,} classes, dim {dim}, {num_examples} examples", columns, found)
     print(f"full softmax with its gradients: {result.full_ms:.3g} ms")
     write(json_file, found)
