@@ -1,10 +1,14 @@
-"""What the processes of one run agree on: the next batch, the numbers measured, and when to stop."""
+"""What the processes of one run agree on: the next batch, what is measured, when to stop, and whose the folder is."""
 
+import contextlib
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
 
 _NONE, _BATCH, _ERROR = 0, 1, 2
@@ -56,6 +60,35 @@ def of_first(found: dict[str, float]) -> dict[str, float]:
         return found
     numbers = multihost_utils.broadcast_one_to_all(np.array(list(found.values()), np.float32))
     return dict(zip(found, np.asarray(numbers).tolist(), strict=True))
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Holds a lock in the folder of a run, in the first of its processes, where the file system has locks.
+
+    Raises:
+        ValueError: if another run holds it, in all processes; if there is a file in the folder's place.
+    """
+    lock, taken = FileLock(path), False
+    if jax.process_index() == 0:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+        except FileExistsError as error:
+            raise ValueError(f"expected a folder to write to, got the file {path.parent}.") from error
+        except Timeout:
+            taken = True
+        except NotImplementedError:
+            pass
+    if of_first({"taken": float(taken)})["taken"]:
+        raise ValueError(
+            f"expected no other run to write to {path.parent}, but one does so now. Wait until it has ended, or choose "
+            "another folder."
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _gathered(mine: list[Any]) -> np.ndarray:

@@ -3,9 +3,8 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from candax.files import naming, removed, replacing
 from candax.models.head import Head
 from candax.rows.differentiate import name_of
 from candax.rows.slots import slot_paths
-from candax.training.alone import alone
+from candax.training.agreement import alone
 from candax.training.digests import digests
 
 # Orbax reports every save and restore on the absl logger, in the middle of progress bars.
@@ -86,23 +85,22 @@ class Checkpoints:
             raise ValueError(f"expected to keep at least 1 checkpoint, got keep={keep}.")
         self.folder = Path(folder).absolute()
         self._identity = None if identity is None else _as_json(identity)
-        self._lock = None if reads else alone(self.folder / f".{name}.lock")
         # A reader must not clear away what a run is writing at this moment.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None if reads else keep, cleanup_tmp_directories=not reads, create=not reads, read_only=reads
         )
-        self._manager = ocp.CheckpointManager(self.folder / name, options=options)
+        with contextlib.ExitStack() as stack:
+            if not reads:
+                stack.enter_context(alone(self.folder / f".{name}.lock"))
+            self._manager = ocp.CheckpointManager(self.folder / name, options=options)
+            self._locked = stack.pop_all()
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._writing():
+    def __exit__(self, *error: object) -> None:
+        with self._locked, self._writing():
             self._manager.close()
-        if self._lock is not None:
-            self._lock.release()
 
     @property
     def latest_step(self) -> int | None:
@@ -156,17 +154,11 @@ class Checkpoints:
         with self._writing():
             self._manager.wait_until_finished()
 
-    def forget_after(self, step: int) -> None:
-        """Deletes checkpoints of later steps, which a run that goes on from this step will reach again."""
+    def forget(self, which: Callable[[int], bool]) -> None:
+        """Deletes the checkpoints of some steps."""
         with self._writing():
-            for later in [other for other in self._manager.all_steps() if other > step]:
-                self._manager.delete(later)
-
-    def forget_but(self, step: int | None) -> None:
-        """Deletes all checkpoints but that of a step."""
-        with self._writing():
-            for other in [other for other in self._manager.all_steps() if other != step]:
-                self._manager.delete(other)
+            for step in filter(which, self._manager.all_steps()):
+                self._manager.delete(step)
 
     def about(self) -> About:
         """What the newest checkpoint says of itself.
@@ -209,11 +201,9 @@ class Checkpoints:
         of_processes = [jax.local_devices(process)[0] for process in range(jax.process_count())]
         mesh = jax.sharding.Mesh(np.array(of_processes), ("processes",))
         here = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        abstract = {}
-        for name in names:
-            if name is not None:
-                shape, dtype = about["arrays"][name]
-                abstract[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=here)
+        abstract = {
+            name: jax.ShapeDtypeStruct(*about["arrays"][name], sharding=here) for name in names if name is not None
+        }
         return {name: np.asarray(array) for name, array in self._read(step, about, abstract).items()}
 
     def _read(self, step: int, about: dict[str, Any], abstract: dict[str, Any]) -> dict[str, jax.Array]:
@@ -278,9 +268,7 @@ class Checkpoints:
     def _check_identity(self, found: dict[str, Any] | None) -> None:
         if self._identity is None or found is None:
             return
-        names = sorted(set(found) | set(self._identity))
-        different = [n for n in names if not _equal(found.get(n), self._identity.get(n))]
-        if different:
+        if different := _different(found, self._identity):
             listing = ", ".join(f"{n} was {found.get(n)!r} and is {self._identity.get(n)!r}" for n in different)
             raise ValueError(
                 f"{self.folder} holds a run with other settings: {listing}. "
@@ -288,9 +276,7 @@ class Checkpoints:
             )
 
     def _check_arrays(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        names = sorted(set(found) | set(wanted))
-        different = [name for name in names if found.get(name) != wanted.get(name)]
-        if different:
+        if different := _different(found, wanted):
             shown = [
                 f"{name} was {_describe(found.get(name))} and is {_describe(wanted.get(name))}" for name in different
             ]
@@ -316,9 +302,13 @@ def _as_json(identity: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, NaN to NaN as well."""
-    return bool(one == other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def _different(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The names under which two dicts have different JSON values; NaN is equal to NaN."""
+
+    def equal(a: Any, b: Any) -> bool:
+        return bool(a == b) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+
+    return sorted(name for name in {*one, *other} if not equal(one.get(name), other.get(name)))
 
 
 def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any]:
@@ -326,7 +316,9 @@ def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any
     nodes = {_MODEL: model} if optimizer is None else {_MODEL: model, _OPTIMIZER: optimizer}
     state = nnx.state(nodes)
     leaves, structure = jax.tree_util.tree_flatten_with_path(state)
-    leaves = [(path, _as_array(leaf)) for path, leaf in leaves]
+    # Some may be of Python's numbers.
+    arrays = jax.Array | jax.ShapeDtypeStruct
+    leaves = [(path, leaf if isinstance(leaf, arrays) else jnp.asarray(leaf)) for path, leaf in leaves]
     names = [_name(path) for path, _ in leaves]
     assert len(set(names)) == len(names)
 
@@ -340,11 +332,6 @@ def _named(model: nnx.Module, optimizer: Any) -> tuple[dict[str, jax.Array], Any
 def _name(path: Any) -> str:
     attribute = jax.tree_util.GetAttrKey("value")  # of each variable
     return jax.tree_util.keystr(tuple(key for key in path if key != attribute), simple=True, separator="/")
-
-
-def _as_array(leaf: Any) -> Any:
-    """A leaf, which may be one of Python's numbers, as it is saved."""
-    return leaf if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) else jnp.asarray(leaf)
 
 
 def _plain(leaf: Any) -> jax.Array:

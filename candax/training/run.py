@@ -114,7 +114,7 @@ class Run:
         # Also of another metric: it is there until the next checkpoint states another one.
         self._stated = about.validation.get("step")
         if self.best_checkpoints is not None:
-            self.best_checkpoints.forget_after(about.step)
+            self.best_checkpoints.forget(lambda step: step > about.step)
         return about.position
 
     def _of_this_metric(self, best: dict[str, Any]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Run:
             best = {"step": self.done, "value": value, "since": 0, "of": asked.measure_of_best}
             if self.best_checkpoints is not None:
                 self.wait()
-                self.best_checkpoints.forget_but(self._stated)
+                self.best_checkpoints.forget(lambda step: step != self._stated)
                 self._save_in(self.best_checkpoints, best)
             return best
         ends = asked.patience is not None and since >= asked.patience

@@ -162,6 +162,27 @@ def test_of_two_that_train_in_one_folder_the_second_is_refused(tmp_path):
     fit(pairs(), folder=tmp_path)
 
 
+def test_a_run_whose_last_write_failed_lets_the_next_one_in(tmp_path, monkeypatch):
+    close = ocp.CheckpointManager.close
+
+    def full(manager):
+        close(manager)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "close", full)
+    with pytest.raises(OSError, match="the disk is full") as error:
+        fit(pairs(), num_steps=4, folder=tmp_path)
+    monkeypatch.undo()
+    assert fit(pairs(), num_steps=8, folder=tmp_path).step == 8
+    assert error.tb is not None  # as a notebook does, it keeps the run that failed
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"expected a folder to write to, got the file .*file"):
+        fit(pairs(), folder=tmp_path / "file")
+
+
 def test_asked_twice_it_leaves_at_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     script = SCRIPT.replace("print(step, flush=True)", "(print(step, flush=True), time.sleep(3600))")

@@ -104,15 +104,11 @@ def run(study: Study, settings: Settings) -> list[Row]:
     Raises:
         ValueError: if the folder has the rows of another study, or what cannot be read, or another study writes to it.
     """
-    from candax.training.alone import alone  # the help of a command need not load it
+    from candax.training.agreement import alone  # the help of a command need not load it
 
     out = folder_for(_name(study, settings), settings.out)
-    lock = alone(out / ".study.lock")
-    try:
+    with alone(out / ".study.lock"):
         return _run(study, settings)
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _run(study: Study, settings: Settings) -> list[Row]:
