@@ -153,24 +153,21 @@ def fit(
         return fed.last or logged(step) or run.interferes(step, fed)
 
     with contextlib.ExitStack() as stack:
-        position = None
         if folder is not None:
-            full_identity = {**feed.identity, **(identity or {})}
-            run.open(stack, Path(folder), full_identity, keep)
-            position = run.restore()
+            run.open(stack, Path(folder), {**feed.identity, **(identity or {})}, keep)
         start = run.done
         # One process writes for all.
         log = None if folder is None or jax.process_index() else Path(folder) / "metrics.jsonl"
-        run.log = MetricsLog(log, resumed_step=start)
+        run.log = MetricsLog(log, resumed_step=start, measures=run.measures_again)
         run.start_clock()
         run.bar = stack.enter_context(Bar(description, start, _total(batches, num_steps, num_epochs), progress, unit))
         run.validate_again()
-        if run.is_over(num_steps, num_epochs, position):
+        if run.is_over(num_steps, num_epochs):
             if start:
                 run.bar.say(f"{folder} holds this run at step {start}, its end: nothing was trained.")
             return run.result()
         left = None if num_steps is None else num_steps - start
-        fed = itertools.islice(feed.start(start, position, skip), left)
+        fed = itertools.islice(feed.start(start, run.position, skip), left)
         over = threading.Event()
         placed = calls(fed, run.check, run.trainer.place, steps_per_call, start, ends, over.is_set)
         # What is being made while a call runs is a call itself.
@@ -205,8 +202,8 @@ def fit(
                 signals.obeyed = True
                 run.interrupt()
                 raise Interrupted(_how_to_go_on(asked, run.done, folder))
-        run.finish(save=save_last or not run.is_over(num_steps, num_epochs, run.position))
-        if run.stopped is None and not run.is_over(num_steps, num_epochs, run.position):
+        run.finish(save=save_last or not run.is_over(num_steps, num_epochs))
+        if run.stopped is None and not run.is_over(num_steps, num_epochs):
             raise ValueError(
                 f"expected batches for {_asked_for(num_steps, num_epochs)}, got batches for {run.done} steps only"
                 f"{'' if folder is None else f'; the run is saved in {folder}'}. An iterator that is used up cannot be "

@@ -22,7 +22,12 @@ class Means:
         self.examples = saved.get("examples", 0)
 
     def add(self, step: tuple[Array, dict[str, Array]], examples: int) -> None:
-        """Counts a step in, or several with arrays ``[steps]``; they may still be on their way."""
+        """Counts a step in, or several with arrays ``[steps]``, which may still be on their way.
+
+        Args:
+            step: the loss, and numbers beside it.
+            examples: of the steps; 0 where their time does not count, as examples per second are taken of both.
+        """
         self._steps.append(step)
         self.examples += examples
 
@@ -30,8 +35,8 @@ class Means:
         """All of it as JSON values."""
         return {"found": self._found(), "examples": self.examples}
 
-    def take(self) -> dict[str, float] | None:
-        """The means, which begin anew; None where there was no step."""
+    def of_all(self) -> dict[str, float] | None:
+        """The means; None where there was no step."""
         found = self._found()
         if not found:
             return None
@@ -48,7 +53,6 @@ class Means:
         for name in names:
             if name != WEIGHT:
                 means[name] = float(np.dot(share, [aux[name] for _, aux in found]))
-        self._saved, self._steps, self.examples = [], [], 0
         return means
 
     def _found(self) -> list[tuple[float, dict[str, float]]]:

@@ -25,13 +25,19 @@ class MetricsLog:
     Args:
         path: of the file, or None to keep the records in memory only.
         resumed_step: records of later steps are removed, as the run will produce them again.
+        measures: whether it will do so with the measurement of this step too.
     """
 
-    def __init__(self, path: Path | None, *, resumed_step: int) -> None:
+    def __init__(self, path: Path | None, *, resumed_step: int, measures: bool = False) -> None:
         self._path = path
         self.records: list[dict[str, Any]] = []
         if path is not None and path.exists():
-            self.records = [record for record in _complete_records(path) if record["step"] <= resumed_step]
+            self.records = [
+                record
+                for record in _complete_records(path)
+                if record["step"] < resumed_step
+                or (record["step"] == resumed_step and ("examples_per_s" in record or not measures))
+            ]
             write_atomically(path, "".join(json.dumps(record) + "\n" for record in self.records))
 
     def write(self, record: dict[str, Any]) -> None:

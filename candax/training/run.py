@@ -93,19 +93,15 @@ class Run:
         self._shapes: set[Any] = set()
 
     def open(self, stack: contextlib.ExitStack, folder: Path, identity: dict[str, Any], keep: int) -> None:
-        """Opens the folders of checkpoints."""
+        """Opens the folders of checkpoints, and restores the newest one, if there is one."""
         self.checkpoints = stack.enter_context(Checkpoints(folder, identity=identity, keep=keep))
         self.checkpoints.check(self.model, self.optimizer)
         if self.validation is not None and self.validation.best is not None:
             # Two: the one that the newest checkpoint states, and a better one since.
             best = Checkpoints(folder, identity=identity, keep=2, name="best")
             self.best_checkpoints = stack.enter_context(best)
-
-    def restore(self) -> dict[str, Any] | None:
-        """Restores the newest checkpoint, if there is one, and returns the position of the batches in it."""
-        assert self.checkpoints is not None
         if self.checkpoints.latest_step is None:
-            return None
+            return
         about = self.checkpoints.restore(self.model, self.optimizer)
         self.trainer.reload()
         self.done = self._saved = about.step
@@ -114,8 +110,8 @@ class Run:
         # Also of another metric: it is there until the next checkpoint states another one.
         self._stated = about.validation.get("step")
         if self.best_checkpoints is not None:
+            # A run that goes on from here will reach them again.
             self.best_checkpoints.forget(lambda step: step > about.step)
-        return about.position
 
     def _of_this_metric(self, best: dict[str, Any]) -> dict[str, Any]:
         """What a checkpoint says of the best, but none of it where it is of another number or mode."""
@@ -129,7 +125,7 @@ class Run:
         """Where the batches go on after the last one used."""
         return self._restored if self._last is None else self._last.position
 
-    def is_over(self, num_steps: int | None, num_epochs: int | None, position: dict[str, Any] | None) -> bool:
+    def is_over(self, num_steps: int | None, num_epochs: int | None) -> bool:
         """Whether all that was asked for has been done, or early stopping has already ended the run."""
         patience = None if self.validation is None else self.validation.patience
         if patience is not None and self.best.get("since", 0) >= patience:
@@ -137,6 +133,7 @@ class Run:
             return True
         if num_steps is not None and self.done >= num_steps:
             return True
+        position = self.position
         if num_epochs is None or position is None:
             return num_epochs == 0
         return position["epoch"] + position.get("over", False) >= num_epochs
@@ -180,12 +177,13 @@ class Run:
         with self._saved_unless_lost():
             self.trainer.refresh(self.done)
         shapes = len(feds), jax.tree.structure(batch), *(jax.typeof(leaf) for leaf in jax.tree.leaves(batch))
+        examples = sum(size_of(fed.batch) for fed in feds) * jax.process_count()
         if shapes in self._shapes:
             out = self._stepped(feds, batch)
         else:  # this step compiles, which is not part of the training time
             with self.clock.paused(self.trainer.arrays):
                 if len(feds) == 1:
-                    out = jax.block_until_ready(self._stepped(feds, batch))
+                    out, examples = jax.block_until_ready(self._stepped(feds, batch)), 0
                 else:
                     self._stepped(feds, batch, self.trainer.compile_steps)
             self.clock.start()
@@ -193,7 +191,7 @@ class Run:
                 out = self._stepped(feds, batch)
             self._shapes.add(shapes)
         self._unread.append((feds, (out[0], self.trainer.wrote)))
-        self._means.add(out, sum(size_of(fed.batch) for fed in feds) * jax.process_count())
+        self._means.add(out, examples)
         self._last = feds[-1]
         self.done += len(feds)
         with self.saved_on_error():
@@ -249,11 +247,12 @@ class Run:
         """Logs the means since the last record."""
         while self._unread:
             self._look()
-        examples, means = self._means.examples, self._means.take()
+        means = self._means.of_all()
         if means is None:
             return
-        seconds, rate = self.clock.record(examples)
+        seconds, rate = self.clock.record(self._means.examples)
         self._write({"step": self.done, "seconds": seconds, **means, "examples_per_s": rate})
+        self._means = Means({})  # what could not be written is in the checkpoint
         self.bar.show(self.done, means["loss"], rate)
 
     def validate(self, fed: Fed) -> None:
@@ -264,10 +263,16 @@ class Run:
     def _measures(self, done: int, fed: Fed) -> bool:
         return self.validation is not None and self.validation.due(done, fed.epoch + 1 if fed.last else None)
 
+    @property
+    def measures_again(self) -> bool:
+        """Whether the model of the checkpoint that was restored is still to be measured."""
+        return _UNMEASURED in self.best and self.validation is not None
+
     def validate_again(self) -> None:
         """Measures the model of a checkpoint whose measurement failed."""
-        if self.best.get(_UNMEASURED) and self.validation is not None:
+        if self.measures_again:
             assert self.checkpoints is not None
+            assert self.validation is not None
             self._measure(self.validation)
             failed = self.call_back()
             self.wait()  # what the checkpoint calls the best must be there
@@ -340,6 +345,8 @@ class Run:
                 self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
             unrecorded = {**self._means.to_save(), "seconds": self.clock.seconds}
             self._save_in(self.checkpoints, self.best, unrecorded)
+            if not self._saved:  # what is called back may read the first one, as any later one
+                self.checkpoints.wait()
         self._saved, self._stated = self.done, self.best.get("step")
 
     def _save_in(

@@ -402,7 +402,7 @@ def test_batches_whose_losses_have_other_numbers_beside_them_are_refused():
     means.add((jnp.float32(1.0), {"a": jnp.float32(1.0)}), 8)
     means.add((jnp.float32(1.0), {}), 8)
     with pytest.raises(ValueError, match=r"the same names for all batches, got \['a'\] and \[\]"):
-        means.take()
+        means.of_all()
 
 
 def test_a_damaged_line_of_the_metrics_is_named(tmp_path):

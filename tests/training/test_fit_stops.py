@@ -23,6 +23,7 @@ import candax as cx
 from candax.training import loop
 from candax.training.checkpoints import Checkpoints
 from candax.training.means import Means
+from candax.training.metrics_log import MetricsLog
 from tests.training.fitting import ADAM, DIM, NUM, SAMPLER, SIZE, Model, count, fit, make, pairs, same, words_of
 
 
@@ -45,7 +46,7 @@ def test_what_is_done_while_training_leaves_the_trainer_unharmed(tmp_path):
         if step in (4, 8):  # it compiles anew each time
             cx.diagnostics.diagnose(classes, *query, methods, num_sampled=[4], num_draws=8, key=jax.random.key(0))
             diagnosed.append(step)
-        if step > 8:  # the checkpoint of step 4 is whole when that of step 8 is begun
+        if step > 4:
             cx.training.export(tmp_path / "run", tmp_path / "out")
         model.head.top_k(jnp.ones((1, DIM)), 3)
 
@@ -249,14 +250,15 @@ def test_the_records_are_those_of_an_unbroken_run(tmp_path):
     seconds = [record["seconds"] for record in found.records]
     assert seconds == sorted(seconds)
     first, _, second, *_ = found.records  # a measurement between them
-    assert second["examples_per_s"] == pytest.approx(4 * SIZE / (second["seconds"] - first["seconds"]))
+    # The first step after the stop is not on the clock.
+    assert second["examples_per_s"] == pytest.approx(3 * SIZE / (second["seconds"] - first["seconds"]))
 
 
 def test_a_run_may_go_on_with_other_numbers_beside_the_loss():
     means = Means({"found": [[9.0, {"old": 1.0}]], "examples": 8})
     means.add((jnp.float32(2.0), {"new": jnp.float32(3.0)}), 8)
-    assert means.take() == {"loss": 2.0, "new": 3.0}
-    assert means.take() is None
+    assert means.of_all() == {"loss": 2.0, "new": 3.0}
+    assert Means({}).of_all() is None
 
 
 def test_a_signal_that_is_ignored_stays_so():
@@ -500,6 +502,22 @@ def test_a_last_batch_of_another_size_loses_nothing(how, accumulate, message, st
     assert cx.training.load(tmp_path, make).step == step
 
 
+def test_a_record_that_cannot_be_written_is_in_the_next_one(tmp_path, monkeypatch):
+    write, full = MetricsLog.write, [True]
+
+    def write_or_fail(self, record):
+        if full:
+            full.clear()
+            raise OSError("no room")
+        write(self, record)
+
+    monkeypatch.setattr(MetricsLog, "write", write_or_fail)
+    with pytest.raises(OSError, match="no room"):
+        fit(pairs(), num_steps=8, folder=tmp_path)
+    record = fit(pairs(), num_steps=8, folder=tmp_path).records[0]
+    assert record["loss"] == pytest.approx(fit(pairs(), num_steps=8, log_every=8).records[0]["loss"])
+
+
 def test_what_the_user_s_functions_raise_loses_nothing(tmp_path):
     validation = cx.training.Validation(pairs(1), lambda model, batches: np.ones(2), every=6)
 
@@ -541,6 +559,31 @@ def test_a_measurement_that_is_made_again_takes_no_checkpoint_away(tmp_path, mon
         fit(pairs(), validation=validation(1.0), folder=tmp_path, keep=1)
     for best in (False, True):
         assert cx.training.load(tmp_path, Model, best=best).step == 6
+
+
+def test_a_measurement_that_is_made_again_is_recorded_once(tmp_path, monkeypatch):
+    """Also where the run is killed before its checkpoint says that it was made."""
+    fails = [True, False]
+
+    def metric(model, batches):
+        if fails.pop(0):
+            raise RuntimeError("no room")
+        return 1.0
+
+    def killed(checkpoints, validation):
+        raise KeyboardInterrupt
+
+    validation = cx.training.Validation(pairs(1), metric, every=6, best="metric")
+    with pytest.raises(RuntimeError, match="no room"):
+        fit(pairs(), num_steps=8, validation=validation, folder=tmp_path)
+    monkeypatch.setattr(Checkpoints, "restate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fit(pairs(), num_steps=8, validation=validation, folder=tmp_path)
+    monkeypatch.undo()
+    fails.append(False)
+    found = fit(pairs(), num_steps=8, validation=validation, folder=tmp_path)
+    assert [record["step"] for record in found.records if "metric" in record] == [6]
+    assert found.best == {"step": 6, "value": 1.0}
 
 
 def test_a_validation_is_measured_although_the_callback_raises(tmp_path):

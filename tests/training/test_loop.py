@@ -212,3 +212,4 @@ def test_compiling_for_a_new_shape_is_no_part_of_the_seconds(monkeypatch):
         training.model, training.optimizer, [whole, whole, half, half, whole], log_every=5, progress=False
     )
     assert fitted.records[-1]["seconds"] == 3  # without the first step of each shape
+    assert fitted.records[-1]["examples_per_s"] == pytest.approx((2 * len(whole.labels) + len(half.labels)) / 3)
