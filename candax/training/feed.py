@@ -63,16 +63,6 @@ class Fed(NamedTuple):
         return position | ({"over": True} if self.last and not after else {})
 
 
-class _MadeAnew:
-    """What a function makes, each time that it is gone through."""
-
-    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
-        self._make = make
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._make())
-
-
 class Feed:
     """The batches of all epochs, from any position that can be returned to.
 
@@ -92,8 +82,7 @@ class Feed:
         positions: bool = True,
     ) -> None:
         self.batches: Any = batches
-        if callable(batches) and not isinstance(batches, Iterable | BatchSource):
-            self.batches = _MadeAnew(batches)
+        self._makes = callable(batches) and not isinstance(batches, Iterable | BatchSource)
         self.num_epochs = num_epochs
         self._positions = positions
 
@@ -101,6 +90,10 @@ class Feed:
     def identity(self) -> dict[str, Any]:
         """What the batches depend on, where they are a ``BatchSource``, which states it."""
         return self.batches.identity if isinstance(self.batches, BatchSource) else {}
+
+    def returns_to(self, position: dict[str, Any]) -> bool:
+        """Whether such batches can be had from a position on, or else only by throwing away those before it."""
+        return isinstance(self.batches, BatchSource | Sequence) or position["state"] is not None
 
     def start(self, step: int, position: dict[str, Any] | None, skip: bool) -> Iterator[Fed]:
         """The batches from the start, or, after ``step`` steps, from a saved position on.
@@ -121,7 +114,7 @@ class Feed:
             rest = itertools.islice(self.batches, position["index"], None)
             return self._of_iterable(position["epoch"], position["index"], None, rest)
         known = position["state"] is not None
-        if known and (_has_state_dict(self.batches) or hasattr(iter(self.batches), "set_state")):
+        if known and (_has_state_dict(self.batches) or hasattr(self._iterator(), "set_state")):
             return self._of_iterable(position["epoch"], position["index"], position["state"])
         if not skip:
             raise ValueError(
@@ -151,7 +144,7 @@ class Feed:
         while self.num_epochs is None or epoch < self.num_epochs:
             if state is not None and hasattr(loader, "load_state_dict"):
                 loader.load_state_dict(_decoded(state))
-            iterator, rest = iter(loader) if rest is None else rest, None
+            iterator, rest = self._iterator() if rest is None else rest, None
             if state is not None and hasattr(iterator, "set_state"):
                 iterator.set_state(_decoded(state))
             resumed, state = state is not None or index > 0, None
@@ -172,6 +165,9 @@ class Feed:
             epoch, index = epoch + 1, 0
             if iterator is loader:
                 return
+
+    def _iterator(self) -> Iterator[Any]:
+        return iter(self.batches() if self._makes else self.batches)
 
     def _fed(self, batch: Any, epoch: int, at: int, iterator: Any) -> Fed:
         state, loader = None, self.batches

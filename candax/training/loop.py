@@ -201,7 +201,8 @@ def fit(
             if asked is not None and run.done != num_steps:
                 signals.obeyed = True
                 run.interrupt()
-                raise Interrupted(_how_to_go_on(asked, run.done, folder))
+                skips = not skip and run.position is not None and not feed.returns_to(run.position)
+                raise Interrupted(_how_to_go_on(asked, run.done, folder, skips))
         run.finish(save=save_last or not run.is_over(num_steps, num_epochs))
         if run.stopped is None and not run.is_over(num_steps, num_epochs):
             raise ValueError(
@@ -233,10 +234,11 @@ def _asked_for(num_steps: int | None, num_epochs: int | None) -> str:
     return " and ".join(f"{number} {what}" for what, number in asked.items() if number is not None)
 
 
-def _how_to_go_on(asked: str, done: int, folder: str | Path | None) -> str:
+def _how_to_go_on(asked: str, done: int, folder: str | Path | None, skips: bool) -> str:
     if folder is None:
         return f"stopped by {asked} after step {done}. Nothing was saved: fit was given no folder."
-    return f"stopped by {asked} after step {done} and saved in {folder}. The same call or command again goes on."
+    again = "with skip=True goes on, where the batches come in the same order" if skips else "or command again goes on"
+    return f"stopped by {asked} after step {done} and saved in {folder}. The same call {again}."
 
 
 class _Signals:

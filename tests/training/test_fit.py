@@ -377,8 +377,9 @@ def test_a_position_that_cannot_be_returned_to_is_no_start_from_the_beginning(tm
             return iter(pairs())
 
     fit(Loader(pairs()), num_steps=5, folder=tmp_path)
-    with pytest.raises(ValueError, match="have no position to go on from"):
-        fit(Anew(), num_steps=8, folder=tmp_path)
+    for batches, name in ((Anew(), "Anew"), (lambda: iter(pairs()), "function")):
+        with pytest.raises(ValueError, match=rf"its batches \({name}\) have no position to go on from"):
+            fit(batches, num_steps=8, folder=tmp_path)
 
 
 def test_positions_of_any_kind_come_back():

@@ -226,6 +226,19 @@ def test_a_signal_ends_the_step_and_saves(asked, tmp_path):
     same(fit(pairs(), num_steps=step + 5, folder=tmp_path), fit(pairs(), num_steps=step + 5))
 
 
+@pytest.mark.parametrize(
+    ("batches", "said"),
+    [(lambda: iter(pairs()), "The same call with skip=True goes on"), (pairs(), "The same call or command again")],
+    ids=["a function", "a list"],
+)
+def test_who_stops_a_run_is_told_whether_its_batches_have_a_position(batches, said, tmp_path):
+    def stop(step, metrics):
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(loop.Interrupted, match=f"after step 4 and saved in .*{said}"):
+        fit(batches, callback=stop, folder=tmp_path)
+
+
 def test_the_records_are_those_of_an_unbroken_run(tmp_path):
     """Stopped between two records, at a step that is no multiple of log_every."""
     ask = []
