@@ -259,3 +259,9 @@ def size_of(batch: Any) -> int:
 def field(batch: Any, name: str) -> Any:
     """A field of a batch by name, None where it has none."""
     return batch.get(name) if isinstance(batch, dict) else getattr(batch, name, None)
+
+
+def has_some(batch: Any, name: str) -> bool:
+    """Whether a batch has a field with anything in it."""
+    found = field(batch, name)
+    return found is not None and np.size(found) > 0

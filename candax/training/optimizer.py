@@ -178,7 +178,7 @@ class Optimizer(nnx.Pytree):
         """Writes the tables and their states; a step that is not ``ok`` writes nothing."""
         key = jax.random.fold_in(jax.random.key(self.seed), self.step[...])
         updated = {}
-        slots = self._slots(model)
+        slots = self._slots(model, tables)
         states = {name: of.get_value() for name, of in slots.items()} or dict(self.table_states.get_value())
         for number, (path, table) in enumerate(sorted(tables.items(), key=lambda item: name_of(item[0]))):
             name = name_of(path)
@@ -203,7 +203,7 @@ class Optimizer(nnx.Pytree):
 
     def grow(self, model: nnx.Module) -> None:
         """Gives rows that ``head.grow`` has added their optimizer state; others keep theirs. Call it on the host."""
-        tables, slots = self._split(model)[1], self._slots(model)
+        tables = self._split(model)[1]
 
         def grown(new: Array, old: Array) -> Array:
             return old if new.shape == old.shape else new.at[: old.shape[0]].set(old)
@@ -211,18 +211,18 @@ class Optimizer(nnx.Pytree):
         if not self.exact:
             new = {name_of(path): self.by_rows[path].init(table[...]) for path, table in tables.items()}
             self.table_states.set_value(jax.tree.map(grown, new, self.table_states.get_value()))
-        for path, table in tables.items() if self.exact else ():
-            of_table = slots[name_of(path)]
-            of_table.set_value(of_table.get_value().grown(table.shape[0]))
+        sizes = {name_of(path): table.shape[0] for path, table in tables.items()}
+        for name, of_table in self._slots(model, tables).items():
+            of_table.set_value(of_table.get_value().grown(sizes[name]))
 
-    def _slots(self, model: nnx.Module) -> dict[str, Slots]:
+    def _slots(self, model: nnx.Module, tables: dict[Path, Table]) -> dict[str, Slots]:
         """What an exact optimizer has put beside each table, by the table's name."""
         if not self.exact:
             return {}
-        tables = {name_of(path): table for path, table in self._split(model)[1].items()}
+        named = {name_of(path): table for path, table in tables.items()}
         of_tables = slots_of_tables(model)
-        found = {name: of_tables[id(table)] for name, table in tables.items() if id(table) in of_tables}
-        if missing := sorted(tables.keys() - found.keys()):
+        found = {name: of_tables[id(table)] for name, table in named.items() if id(table) in of_tables}
+        if missing := sorted(named.keys() - found.keys()):
             raise ValueError(
                 f"expected the model that this optimizer was made for, got one without slots beside {missing}: make "
                 "the optimizer after the model is whole, and of this model."
@@ -285,7 +285,7 @@ class _ByRows:
     ) -> None:
         whole = _whole(jax.tree.map(_stand_in, params), tables)
         self._of = {
-            path: _exact(tx, rounding)
+            path: _exact(tx, rounding=rounding)
             if isinstance(tx, Exact)
             else rowwise(_on_leaf(tx, whole, path), rounding=rounding)
             for path in tables
@@ -307,9 +307,7 @@ class _ByRows:
 
 
 # One object for all optimizers made alike: slots carry it, and models with equal slots share what was compiled.
-@functools.lru_cache(maxsize=64)
-def _exact(tx: Exact, rounding: Rounding) -> Rowwise:
-    return rowwise(tx, rounding=rounding)
+_exact = functools.lru_cache(maxsize=64)(rowwise)
 
 
 def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:

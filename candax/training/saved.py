@@ -183,9 +183,6 @@ def _faiss_index(parts: dict[str, np.ndarray], normalized: bool) -> bytes:
     return faiss.serialize_index(index).tobytes()
 
 
-_OF_RECIPES = " `candax export` reads the models of a recipe's finished run."
-
-
 def _saved(folder: str | Path, best: bool) -> Checkpoints:
     name = "best" if best else "checkpoints"
     _check_has(folder, name)
@@ -194,8 +191,9 @@ def _saved(folder: str | Path, best: bool) -> Checkpoints:
 
 def _check_has(folder: str | Path, name: str) -> None:
     if not (Path(folder) / name).is_dir():
+        of_recipe = any(Path(folder).glob("models/*/model.safetensors"))
         raise ValueError(
             f"expected a folder that fit has written, with {name}/ in it, got {folder}."
             f"{' Was the run given Validation(best=...)?' if name == 'best' else ''}"
-            f"{_OF_RECIPES if any(Path(folder).glob('models/*/model.safetensors')) else ''}"
+            + (" `candax export` reads the models of a recipe's finished run." if of_recipe else "")
         )

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 from candax.rows.lookups import integer_ids
 from candax.rows.tables import placement_of
-from candax.training.feed import field
+from candax.training.feed import field, has_some
 
 
 def mesh_of(model: nnx.Module) -> Mesh | None:
@@ -68,22 +68,17 @@ def renumbered(model: nnx.Module, pairs: Int[Array, "M 2"], number: int) -> Int[
 
 def _check_numbers(batch: Any, renumbers: bool) -> None:
     processes = jax.process_count()
-    if _has_some(batch, "feature_examples"):
+    if has_some(batch, "feature_examples"):
         raise ValueError(
             f"expected batches without feature_examples with {processes} processes, as each numbers the examples of "
             "its own part of the batch: make Batches without flat=True."
         )
-    if _has_some(batch, "more_labels") and not renumbers:
+    if has_some(batch, "more_labels") and not renumbers:
         raise ValueError(
             f"expected batches without more_labels with {processes} processes and a loss_fn of your own, as each "
             "process numbers the predictions of its own part of the batch: leave loss_fn out, or number them over all "
             "processes and give them another name."
         )
-
-
-def _has_some(batch: Any, name: str) -> bool:
-    found = field(batch, name)
-    return found is not None and np.size(found) > 0
 
 
 def _sharding(mesh: Mesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> NamedSharding:

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 
@@ -19,7 +18,7 @@ from candax.rows.accumulate import accumulate as join
 from candax.rows.differentiate import value_and_grad
 from candax.rows.slots import settle
 from candax.rows.tables import replicate
-from candax.training.feed import field, size_of
+from candax.training.feed import field, has_some, size_of
 from candax.training.optimizer import Optimizer
 from candax.training.refreshing import refresh
 from candax.training.spreading import mesh_of, renumbered, spread
@@ -48,23 +47,19 @@ def head_of(model: nnx.Module) -> Head:
     return heads[0]
 
 
-def loss_of_labels(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
+def loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool = False) -> tuple[Array, dict[str, Array]]:
     """The default loss: that of the model's head, for ``model(batch)`` and the batch's ``labels``.
 
     The batch may also have ``where``, ``weights`` and ``more_labels``, see ``cx.sampled_loss``. With several processes,
     each numbers in ``more_labels`` the predictions of its own part of the batch, from 0.
 
     A batch that is a pair is ``(inputs, labels)``, and the model is given the inputs.
+
+    Args:
+        model: with a head, see ``head_of``.
+        batch: of examples.
+        in_parts: whether several processes have spread the batch over a mesh, each giving its part.
     """
-    return _loss_of_labels(model, batch, in_parts=False)
-
-
-def _loss_of_parts(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
-    """``loss_of_labels`` of a batch that several processes have spread over a mesh, each giving its part."""
-    return _loss_of_labels(model, batch, in_parts=True)
-
-
-def _loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool) -> tuple[Array, dict[str, Array]]:
     inputs, labels = parts_of(batch)
     masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights", "more_labels")}
     head = head_of(model)
@@ -78,6 +73,10 @@ def _loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool) -> tuple[Arra
         masks["more_labels"] = renumbered(model, masks["more_labels"], math.prod(h.shape[:-1]))
     flat = predictions(h, labels, num_classes=head.num_classes, num_valid=head.num_classes, **masks)
     return head.loss(h, labels, **masks), {WEIGHT: jnp.sum(flat.weights)}
+
+
+def _loss_of_parts(model: nnx.Module, batch: Any) -> tuple[Array, dict[str, Array]]:
+    return loss_of_labels(model, batch, in_parts=True)
 
 
 def parts_of(batch: Any) -> tuple[Any, Any]:
@@ -313,7 +312,7 @@ def _accumulated(gradients: Any, model: nnx.Module, batch: Any, number: int) -> 
     """Loss and gradients of a batch, computed in parts one after the other; each part counts by its weight."""
     size = size_of(batch)
     for name in ("more_labels", "feature_examples"):
-        if (of_whole := field(batch, name)) is not None and np.size(of_whole):
+        if has_some(batch, name):
             raise ValueError(
                 f"expected batches without {name} with accumulate={number}, as it numbers the examples of the whole "
                 "batch: make smaller batches."
