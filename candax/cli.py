@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Annotated, Any, NoReturn, Union
 
@@ -86,23 +86,13 @@ COMMANDS: Commands = {
     ),
 }
 EXPERIMENTS: Commands = {
-    "css-figure1": (
-        "candax.experiments.css_figure1",
-        "Figure1",
-        "figure1",
-        "Estimates of one probability.",
-    ),
+    "css-figure1": ("candax.experiments.css_figure1", "Figure1", "figure1", "Estimates of one probability."),
     "css-figure2a": ("candax.experiments.css_figure2a", "Figure2a", "figure2a", "Softmax regression by ten methods."),
     "css-figure2b": ("candax.experiments.css_figure2b", "Figure2b", "figure2b", "The margin of the ranking loss."),
     "css-figure3": ("candax.experiments.css_figure3", "Figure3", "figure3", "A language model with a GRU."),
     "lns-tables": ("candax.experiments.lns_tables", "Tables", "tables", "Tables 2 and 3 and figure 4 of LNS."),
     "lns-sweeps": ("candax.experiments.lns_sweeps", "Sweeps", "sweeps", "Candidates, tables and hash functions."),
-    "lns-figure3": (
-        "candax.experiments.lns_figure3",
-        "LNSFigure3",
-        "lns_figure3",
-        "What follows the model.",
-    ),
+    "lns-figure3": ("candax.experiments.lns_figure3", "LNSFigure3", "lns_figure3", "What follows the model."),
     "lns-figure5": ("candax.experiments.lns_figure5", "Figure5", "figure5", "Data with flattened label frequencies."),
     "lns-staleness": ("candax.experiments.lns_staleness", "LNSStaleness", "lns_staleness", "How fast indices age."),
     "word2vec-questions": (
@@ -230,37 +220,32 @@ def _names(commands: Commands) -> Any:
     helps = {name: help_line for name, (*_, help_line) in commands.items()}
     if commands is COMMANDS:
         helps["experiment"] = "Runs one experiment of a paper: candax experiment --help lists them."
-    made = [
-        Annotated[
-            dataclasses.make_dataclass(name.title().replace("-", ""), []), tyro.conf.subcommand(name, description=line)
-        ]
-        for name, line in helps.items()
-    ]
+    return _union(
+        (name, dataclasses.make_dataclass(name.title().replace("-", ""), []), line) for name, line in helps.items()
+    )
+
+
+def _union(commands: Iterable[tuple[str, Any, str]]) -> Any:
+    """A type of subcommands, each with a name, a type of its options and a line of help."""
+    made = [Annotated[options, tyro.conf.subcommand(name, description=line)] for name, options, line in commands]
     return Union[tuple(made)]  # noqa: UP007
 
 
 def _all() -> Any:
     """A type of all commands with their options, experiments as one of them."""
 
-    def union(commands: Commands) -> Any:
-        made = [
-            Annotated[getattr(importlib.import_module(module), settings), tyro.conf.subcommand(name, description=line)]
+    def options(commands: Commands) -> list[tuple[str, Any, str]]:
+        return [
+            (name, getattr(importlib.import_module(module), settings), line)
             for name, (module, settings, _, line) in commands.items()
         ]
-        return Union[tuple(made)]  # noqa: UP007
 
-    parts = [
-        union(COMMANDS),
-        Annotated[
-            dataclasses.make_dataclass("Experiment", [("study", union(EXPERIMENTS))]),
-            tyro.conf.subcommand("experiment", description="Runs one experiment of a paper."),
-        ],
-    ]
-    every: Any = Union[tuple(parts)]  # noqa: UP007
+    study = dataclasses.make_dataclass("Experiment", [("study", _union(options(EXPERIMENTS)))])
+    every = _union([*options(COMMANDS), ("experiment", study, "Runs one experiment of a paper.")])
     # As they are typed: `candax experiment css-figure1 --seed 1`.
-    names: Any = tyro.conf.OmitSubcommandPrefixes
-    options: Any = tyro.conf.OmitArgPrefixes
-    return names[options[every]]
+    without_names: Any = tyro.conf.OmitSubcommandPrefixes
+    without_paths: Any = tyro.conf.OmitArgPrefixes
+    return without_names[without_paths[every]]
 
 
 def _cli(settings: Any, program: str, args: list[str]) -> Any:
