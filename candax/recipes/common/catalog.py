@@ -51,13 +51,8 @@ LossName = Literal[
 ]
 
 
-def _smoothed_unigram(num_sampled: int) -> Sampler:
-    # Without smoothing, classes that only the test set has would never be pushed down, and come out on top there.
-    return samplers.unigram(num_sampled, smoothing=1.0)
-
-
-def _distinct_unigram(num_sampled: int) -> Sampler:
-    return samplers.unigram(num_sampled, smoothing=1.0, replacement=False)
+# Without smoothing, classes that only the test set has would never be pushed down, and come out on top there.
+_smoothed_unigram = functools.partial(samplers.unigram, smoothing=1.0)
 
 
 def _smoothed_bernoulli(num_sampled: int) -> Sampler:
@@ -67,10 +62,6 @@ def _smoothed_bernoulli(num_sampled: int) -> Sampler:
 def _in_batch(num_sampled: int) -> Sampler:
     del num_sampled  # the candidates are the labels of the batch, however many
     return samplers.in_batch()
-
-
-def _midx(num_sampled: int) -> Sampler:
-    return samplers.midx(num_sampled, num_groups=1)
 
 
 def _buckets(num_sampled: int) -> Sampler:
@@ -94,10 +85,6 @@ def _ivf_bq(num_sampled: int) -> Sampler:
         schedule=samplers.exponential_schedule(50),
     )
     return samplers.with_tail(head, _smoothed_unigram(max(1, num_sampled // 2)))
-
-
-def _kernel(num_sampled: int) -> Sampler:
-    return samplers.kernel(num_sampled, num_groups=1)
 
 
 def _resampled(num_sampled: int) -> Sampler:
@@ -154,20 +141,20 @@ SAMPLERS: dict[SamplerName, Callable[[int], Sampler]] = {
     "bernoulli": _smoothed_bernoulli,
     "learned_unigram": samplers.learned_unigram,
     "learned_clusters": samplers.learned_clusters,
-    "midx": _midx,
+    "midx": functools.partial(samplers.midx, num_groups=1),
     "in_batch": _in_batch,
     "lsh_embedding": functools.partial(_lsh, "embedding"),
     "lsh_label": functools.partial(_lsh, "label"),
     "buckets": _buckets,
     "ivf_bq": _ivf_bq,
-    "kernel": _kernel,
+    "kernel": functools.partial(samplers.kernel, num_groups=1),
     "resampled": _resampled,
 }
 # Samplers that can draw without replacement, doing so: a frequent class is in nearly every set, but only once.
 DISTINCT: dict[SamplerName, Callable[[int], Sampler]] = {
     "uniform": functools.partial(samplers.uniform, replacement=False),
     "log_uniform": functools.partial(samplers.log_uniform, replacement=False),
-    "unigram": _distinct_unigram,
+    "unigram": functools.partial(_smoothed_unigram, replacement=False),
 }
 LOSSES: dict[LossName, Loss] = {
     "sampled_softmax": losses.sampled_softmax,
