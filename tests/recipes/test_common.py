@@ -66,6 +66,16 @@ def study(ran, *, stop_before=None, seeds=(0, 1)):
     return Study("a title", methods, COLUMNS, PANELS, claim="a claim")
 
 
+def test_a_figure_that_one_of_two_rows_lacks_is_compared_with_nothing():
+    full, other, diverged = (
+        {"method": name, "score": of} for name, of in (("full_softmax", 4.0), ("a", 2.0), ("b", None))
+    )
+    for compared, found in ((common.relative, 0.5), (common.over, 2.0), (common.below, 2.0)):
+        of = compared("score")
+        assert [of(row, [full, other, diverged]) for row in (other, diverged)] == [found, None]
+        assert of(other, [other, diverged]) is None
+
+
 @pytest.mark.parametrize(("steps", "shown"), [([1, 2], [3.0, 4.0]), ([1, 4], [2.0, 3.0])])
 def test_curves_of_other_steps_have_no_mean(steps, shown, tmp_path):
     curves = [{"step": [1, 2], "value": [2.0, 3.0]}, {"step": steps, "value": [4.0, 5.0]}]

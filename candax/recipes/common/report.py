@@ -76,33 +76,25 @@ def columns(**formats: str) -> list[Column]:
 
 def relative(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
     """A figure as a multiple of that of the method ``to``, among rows with the ``same`` labels."""
-
-    def of(row: Row, rows: Sequence[Row]) -> float | None:
-        reference = _reference(row, rows, to, same)
-        if reference is None or None in (row.get(name), reference.get(name)):
-            return None
-        return row[name] / max(reference[name], 1e-12)
-
-    return of
+    return _compared(name, to, same, lambda own, its: own / max(its, 1e-12))
 
 
 def below(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
     """How far a figure is below that of the method ``to``."""
-
-    def of(row: Row, rows: Sequence[Row]) -> float | None:
-        reference = _reference(row, rows, to, same)
-        return None if reference is None else reference[name] - row[name]
-
-    return of
+    return _compared(name, to, same, lambda own, its: its - own)
 
 
 def over(name: str, *, to: str = "full_softmax", same: Sequence[str] = ()) -> Of:
     """The inverse of ``relative``: the figure of the method ``to`` as a multiple of this row's."""
-    multiple = relative(name, to=to, same=same)
+    return _compared(name, to, same, lambda own, its: 1 / max(own / max(its, 1e-12), 1e-12))
+
+
+def _compared(name: str, to: str, same: Sequence[str], how: Callable[[float, float], float]) -> Of:
+    """A comparison of a row's figure with that of the method ``to``; None where one of the two is missing."""
 
     def of(row: Row, rows: Sequence[Row]) -> float | None:
-        found = multiple(row, rows)
-        return None if found is None else 1 / max(found, 1e-12)
+        own, its = row.get(name), (_reference(row, rows, to, same) or {}).get(name)
+        return None if own is None or its is None else how(own, its)
 
     return of
 
