@@ -146,11 +146,6 @@ def read(path: Path) -> Finished:
     return Finished(path, about.pop("task"), about, parts[_WEIGHT], names, parts[_EXTRA])
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON values: NumPy numbers become Python's."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-
-
 def find(run: Path, commands: str) -> Path:
     """The model file of a run: in its folder, or in that of the only method and seed in its ``models/``.
 

@@ -15,8 +15,8 @@ from candax import data
 from candax.checks import check_positive, checked
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import LossName, SamplerName
-from candax.recipes.common.finished import plain
 from candax.recipes.common.options import with_options
+from candax.recipes.common.results import as_json
 from candax.recipes.extreme.arrays import classes_of, features_of, in_range, indicator_of, is_indicator
 from candax.recipes.extreme.saving import OPTIONS, TASK, pair_of, probability_of
 from candax.recipes.extreme.scoring import Labels
@@ -244,7 +244,7 @@ class ExtremeClassifier(ClassifierMixin, BaseEstimator):
             ValueError: if classes are neither texts nor whole numbers.
         """
         labels = self._fitted()
-        about = {**plain(labels.about), "options": plain(self.get_params()), "multilabel": self.multilabel_}
+        about = {**as_json(labels.about), "options": as_json(self.get_params()), "multilabel": self.multilabel_}
         about["sparse"] = self.sparse_
         classes = self.classes_
         if classes.dtype.kind in "biufU":
