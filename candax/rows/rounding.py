@@ -82,4 +82,9 @@ def to_nearest(values: Float[Array, "..."], dtype: DTypeLike) -> Float[Array, ".
         [1.0, 1.0]
     """
     of = jnp.finfo(dtype)
-    return jax.lax.reduce_precision(values, of.nexp, of.nmant)
+    rounded = jax.lax.reduce_precision(values, of.nexp, of.nmant)
+    if of.nexp == jnp.finfo(values.dtype).nexp:
+        return rounded
+    # Below its smallest normal number, 6e-5, float16 has evenly spaced ones, of which ``reduce_precision`` makes 0.
+    spacing = float(of.smallest_subnormal)
+    return jnp.where(jnp.abs(values) < float(of.tiny), jnp.round(values / spacing) * spacing, rounded)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from candax.rows.rounding import stochastic_round
+from candax.rows.rounding import stochastic_round, to_nearest
 from candax.testing.statistics import check_mean
 
 # Shares of the way from one bfloat16 number to the next, away from zero.
@@ -103,3 +103,10 @@ def test_coordinates_are_rounded_independently():
 def test_other_types_are_refused():
     with pytest.raises(ValueError, match="float32 values"):
         stochastic_round(jax.random.key(0), jnp.ones((2, 2), jnp.bfloat16), jnp.arange(2))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_to_nearest_is_what_the_type_stores_also_of_subnormal_numbers(dtype):
+    values = np.random.default_rng(0).normal(size=300).astype(np.float32) * np.logspace(-9, 3, 300, dtype=np.float32)
+    stored = jnp.asarray(values, dtype).astype(jnp.float32)
+    np.testing.assert_array_equal(jax.jit(to_nearest, static_argnums=1)(values, dtype), stored)
