@@ -113,8 +113,9 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     """
     if not isinstance(transformation, Exact):
         refuse_collectors(transformation)
-        # Also where an optimizer is made inside jit; and the probe has a NaN in it, which is none of the user's.
-        with jax.ensure_compile_time_eval(), jax.debug_nans(False):
+        # Also where an optimizer is made inside jit, or with jit disabled; and the probe has a NaN in it, which is none
+        # of the user's.
+        with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.disable_jit(False):
             check_elementwise(transformation)
 
     def start(table: Array) -> State:

@@ -238,6 +238,11 @@ def test_what_mixes_rows_is_refused_at_construction(name: str) -> None:
         rowwise(REFUSED[name]())
 
 
+def test_optimizers_are_made_where_jit_is_disabled() -> None:
+    with jax.disable_jit():
+        rowwise(optax.sgd(0.1))
+
+
 def test_what_collects_over_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="collects gradients over several steps"):
         rowwise(optax.MultiSteps(optax.adam(0.1), 4).gradient_transformation())
