@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from candax.rows.lookups import without_gradients
 from candax.rows.tables import Constant, Table
 
 # How many class vectors are computed at a time when all are needed.
@@ -45,7 +46,7 @@ class ComputedVectors(nnx.Module):
         """Coordinates of a vector."""
         ids = jax.ShapeDtypeStruct((1,), jnp.int32)
         graph, state = nnx.split(self)
-        return jax.eval_shape(lambda state, ids: _evaluated(graph, state).of(ids), state, ids).shape[-1]
+        return jax.eval_shape(lambda state, ids: _evaluated(graph, state, ids), state, ids).shape[-1]
 
     def of(self, ids: Int[Array, " n"], where: Array | None = None) -> Float[Array, "n dim"]:
         """Vectors of some classes."""
@@ -59,7 +60,7 @@ class ComputedVectors(nnx.Module):
         state = jax.lax.stop_gradient(state)
         blocks = -(-self.num_classes // _BLOCK)
         ids = jnp.minimum(jnp.arange(blocks * _BLOCK, dtype=jnp.int32), self.num_classes - 1).reshape(blocks, _BLOCK)
-        rows = jax.lax.map(lambda some: _evaluated(graph, state).of(some), ids)
+        rows = jax.lax.map(lambda some: _evaluated(graph, state, some), ids)
         return rows.reshape(blocks * _BLOCK, -1)[: self.num_classes]
 
     def keep(self) -> None:
@@ -82,10 +83,12 @@ def takes_where(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _evaluated(graph: Any, state: Any) -> ComputedVectors:
+def _evaluated(graph: Any, state: Any, ids: Int[Array, " n"]) -> Float[Array, "n dim"]:
+    """Vectors of some classes in evaluation mode, also inside a transformation within ``value_and_grad``."""
     made = nnx.merge(graph, state, copy=True)
     made.eval()
-    return made
+    with without_gradients():
+        return made.of(ids)
 
 
 def _held_modules(function: Any) -> list[str]:

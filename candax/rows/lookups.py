@@ -90,6 +90,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
         self.checks: list[Callable[[Any, Array, int], None]] = []
+        self.recording = True
 
 
 _ACTIVE = _Active()
@@ -137,8 +138,11 @@ class Tape:
 
     def look_up(self, table: int, ids: Int[Array, "*n"]) -> Float[Array, "..."]:
         """Rows with their delta."""
-        self.check_trace("a lookup of table rows")
         source = self.sources[table]
+        if not _ACTIVE.recording:
+            rows = gather(jax.lax.stop_gradient(source), ids)
+            return self.laggings[table].read(rows, ids) if table in self.laggings and table not in self.dense else rows
+        self.check_trace("a lookup of table rows")
         number = len(self.lookups)
         if table in self.dense:
             rows = gather(source, ids)
@@ -296,6 +300,16 @@ def checking_ids(check: Callable[[Any, Array, int], None]) -> Iterator[None]:
         yield
     finally:
         _ACTIVE.checks.pop()
+
+
+@contextlib.contextmanager
+def without_gradients() -> Iterator[None]:
+    """Lookups inside are plain reads also where ``value_and_grad`` differentiates: in any transformation."""
+    before, _ACTIVE.recording = _ACTIVE.recording, False
+    try:
+        yield
+    finally:
+        _ACTIVE.recording = before
 
 
 def report_ids(of: Any, ids: Array, number: Any) -> None:

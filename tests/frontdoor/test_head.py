@@ -251,6 +251,21 @@ def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
     np.testing.assert_allclose(got, dense["kinds"]["embedding"][...], rtol=1e-4, atol=1e-6)
 
 
+def test_computed_vectors_are_read_as_a_whole_beside_the_loss():
+    head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0), norm=False), sampler=UNIFORM, rngs=nnx.Rngs(1))
+
+    @nnx.jit
+    def look(head):
+        read = lambda head: (head.top_k(H, 2), head.log_prob(H, LABELS))  # noqa: E731
+        one = lambda head: (head.loss(H, LABELS) + jnp.mean(head(H) ** 2), read(head))  # noqa: E731
+        (_, inside), grads = cx.value_and_grad(one, has_aux=True)(head)
+        return inside, read(head), grads
+
+    inside, outside, grads = look(head)
+    jax.tree.map(np.testing.assert_array_equal, inside, outside)
+    assert grads.rows["vectors.function.kinds.embedding"].ids.tolist()[:7] == list(range(7))
+
+
 def test_fillers_enter_no_batch_statistics():
     """The statistics are those of the distinct classes among labels and candidates."""
     head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0)), sampler=UNIFORM, rngs=nnx.Rngs(1))
