@@ -71,7 +71,7 @@ class Head(OutputLayer):
 
     Args:
         num_classes: classes of the output space.
-        dim: coordinates of a class vector; not needed with ``table``.
+        dim: coordinates of a class vector; not needed with ``table`` or ``vectors``.
         sampler: of the candidates; None with a loss over all classes.
         loss: on ``SampledLogits``; hyperparameters by ``functools.partial``. Default: ``sampled_softmax``, without a
             sampler ``full_softmax``.

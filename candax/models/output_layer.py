@@ -187,7 +187,7 @@ def class_vectors(
         return ComputedVectors(vectors, num_classes)
     if table is None:
         if dim is None:
-            raise ValueError(f"expected num_classes >= 1 and dim >= 1, got {num_classes} and {dim}.")
+            raise ValueError("expected dim >= 1, the width of class vectors, or table= or vectors=, got none of them.")
         length = 1.0 if normalized else 0.1
         return table_of(normal_table(rngs.params(), (num_classes, dim), length / dim**0.5, jnp.dtype(dtype)), where)
     shared: Any = table
@@ -195,9 +195,8 @@ def class_vectors(
         shared = table.embedding if isinstance(table, Embed) else table.vectors
     if not isinstance(shared, Table):
         raise ValueError(
-            f"expected table= to be a cx.Embed, a cx.Head or a cx.rows.Table to share, got {type(table).__name__}. "
-            "To start from a matrix, make the head without it and write head.vectors[...] = matrix; then, where the "
-            "sampler has an index, head.use(head.sampler, head.loss_function), which builds it of them."
+            "expected table= of a head with a table of class vectors, got one whose class vectors are computed: leave "
+            "table= out, and give vectors= the same module."
         )
     if num_rows(shared) < num_classes or dim not in (None, shared.shape[1]):
         raise ValueError(

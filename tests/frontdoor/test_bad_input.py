@@ -267,6 +267,10 @@ WRONG_HEADS = {
         {"table": cx.rows.Table(jnp.asarray(VECTORS)), "vectors": lambda ids: ids},
         "both",
     ),
+    "a table of a head that has none": (
+        {"table": cx.Head(CLASSES, vectors=lambda ids: jnp.ones((len(ids), DIM)), rngs=nnx.Rngs(0))},
+        "give vectors= the same module",
+    ),
     "a table with too few rows": ({"table": cx.rows.Table(jnp.zeros((3, DIM)))}, "at least 40 rows"),
     "no dim": ({"dim": None}, "dim >= 1"),
     "an unknown keyword": ({"loss": functools.partial(cx.losses.nce, k=3)}, "keywords of the loss nce"),
