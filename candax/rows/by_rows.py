@@ -33,6 +33,8 @@ _SETTLED_AT_ONCE = 8192
 _LAST_ID = 2**31 - 1
 # Of stochastic rounding: the step's key, and the number that the table's first row has in a larger table.
 _Noise: TypeAlias = tuple[KeyArray | None, Array | int]
+# A table and its optimizer state.
+_Tables: TypeAlias = tuple[Array, State]
 
 
 class RowUpdate(NamedTuple):
@@ -169,83 +171,60 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
     ) -> RowUpdate:
         if isinstance(transformation, Adding) and can_add(grads, table):
             return RowUpdate(*add(transformation, grads, state, table, write))
-        per_row = _per_row(start, table.shape[1:], table.dtype)
         values, ids = (grads.rows, grads.ids) if isinstance(grads, RowGradients) else (grads, ids)
-        number = table.shape[0]
+        number, old = table.shape[0], (table, state)
         if ids is None:
-            new_table, new_state = update_all(values, state, table, key)
+            new = update_all(values, state, table, key)
             if write is not None:
-                new_table, new_state = jax.tree.map(
-                    lambda new, old: jnp.where(write, new, old), (new_table, new_state), (table, state)
-                )
-            return RowUpdate(new_table, new_state, new_table, jnp.arange(number, dtype=jnp.int32))
+                new = jax.tree.map(lambda new, old: jnp.where(write, new, old), new, old)
+            return RowUpdate(*new, new[0], jnp.arange(number, dtype=jnp.int32))
         if write is not None:
             ids = jnp.where(write, ids, fillers(number, ids.shape[0]))
         asked = ids.shape[0]
         update_used = update_some if asked <= _CHUNK else update_most if _MANY * asked >= number else update_chunks
-        new_table, new_state = update_used(values, ids, table, state, per_row, (key, first_row))
+        per_row = True, _per_row(start, table.shape[1:], table.dtype)
+        new = update_used(values, ids, old, per_row, (key, first_row))
         if write is not None:
             # Rows are dropped already where nothing is to be written; what all rows share is not.
-            new_state = jax.tree.map(
-                lambda new, old, follows: new if follows else jnp.where(write, new, old), new_state, state, per_row
+            new = jax.tree.map(
+                lambda new, old, follows: new if follows else jnp.where(write, new, old), new, old, per_row
             )
-        return RowUpdate(new_table, new_state, gather_rows(new_table, ids), ids)
+        return RowUpdate(*new, gather_rows(new[0], ids), ids)
 
     def update_some(
-        grads: Float[Array, "U ..."],
-        ids: Int[Array, " U"],
-        table: Array,
-        state: State,
-        per_row: PyTree,
-        noise: _Noise,
-    ) -> tuple[Array, State]:
-        """The rows ``ids`` gathered, updated and scattered at once."""
-        gathered = _of_rows(lambda leaf: gather_rows(leaf, ids), per_row, state)
-        rows, new = updated(grads, gathered, gather_rows(table, ids), noise, ids)
-        return scatter_rows(table, ids, rows), _of_rows(
-            lambda old, new: scatter_rows(old, ids, new), per_row, state, new
-        )
+        grads: Float[Array, "U ..."], ids: Int[Array, " U"], old: _Tables, per_row: PyTree, noise: _Noise
+    ) -> _Tables:
+        """The rows ``ids`` of a table and its state gathered, updated and scattered at once."""
+        rows, state = _of_rows(lambda leaf: gather_rows(leaf, ids), per_row, old)
+        new = updated(grads, state, rows, noise, ids)
+        return _of_rows(lambda old, new: scatter_rows(old, ids, new), per_row, old, new)
 
     def update_chunks(
-        grads: Float[Array, "U ..."],
-        ids: Int[Array, " U"],
-        table: Array,
-        state: State,
-        per_row: PyTree,
-        noise: _Noise,
-    ) -> tuple[Array, State]:
+        grads: Float[Array, "U ..."], ids: Int[Array, " U"], old: _Tables, per_row: PyTree, noise: _Noise
+    ) -> _Tables:
         """The same in chunks, as many as there are slots in use."""
-        number = table.shape[0]
+        number = old[0].shape[0]
         size = _chunk_size(ids.shape[0])
         grads, ids = _whole_chunks(grads, ids, number, size)
 
-        def update_chunk(i: Array, tables: tuple[Array, State]) -> tuple[Array, State]:
-            # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
-            old = _of_rows(lambda now, old: now, per_row, tables[1], state)
+        def update_chunk(i: Array, now: _Tables) -> _Tables:
             some, of = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids))
-            return update_some(some, of, tables[0], old, per_row, noise)
+            # Shared leaves advance once a step, not once a chunk: every chunk starts from the old ones.
+            return update_some(some, of, _of_rows(lambda now, old: now, per_row, now, old), per_row, noise)
 
         chunks = jnp.maximum(1, (jnp.sum(ids < number) + size - 1) // size)
-        return jax.lax.fori_loop(0, chunks, update_chunk, (table, state))
+        return jax.lax.fori_loop(0, chunks, update_chunk, old)
 
     def update_most(
-        grads: Float[Array, "U ..."],
-        ids: Int[Array, " U"],
-        table: Array,
-        state: State,
-        per_row: PyTree,
-        noise: _Noise,
-    ) -> tuple[Array, State]:
+        grads: Float[Array, "U ..."], ids: Int[Array, " U"], old: _Tables, per_row: PyTree, noise: _Noise
+    ) -> _Tables:
         """The same where the slots are nearly as many as rows: one pass over the whole table."""
+        table, state = old
         number = table.shape[0]
         of_all = scatter_rows(jnp.zeros(table.shape, grads.dtype), ids, grads)
         used = jnp.zeros(number, bool).at[ids].set(True, mode="drop", unique_indices=True, indices_are_sorted=True)
-        rows, new = updated(of_all, state, table, noise, jnp.arange(number, dtype=jnp.int32))
-
-        def kept(old: Array, new: Array) -> Array:
-            return jnp.where(beside(used, old), new, old)
-
-        return kept(table, rows), _of_rows(kept, per_row, state, new)
+        new = updated(of_all, state, table, noise, jnp.arange(number, dtype=jnp.int32))
+        return _of_rows(lambda old, new: jnp.where(beside(used, old), new, old), per_row, old, new)
 
     def update_all(
         grads: Float[Array, "rows ..."], state: State, table: Array, key: KeyArray | None = None
@@ -272,18 +251,18 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
 
         def some(number: Array | int, both: tuple[State, Array]) -> tuple[State, Array]:
             # The last block may overlap the one before: rows that are settled do not move again.
-            state, rows = both
-            first = jnp.minimum(number * size, rows.shape[0] - size)
+            first = jnp.minimum(number * size, table.shape[0] - size)
 
             def take(leaf: Array) -> Array:
                 return jax.lax.dynamic_slice_in_dim(leaf, first, size)
 
-            def put(new: Array, leaf: Array) -> Array:
+            def put(leaf: Array, new: Array) -> Array:
                 return jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0)
 
-            old = take(rows).astype(wide(rows.dtype))
-            part, moved = transformation.settle(_of_rows(take, per_row, state), old)
-            return _of_rows(put, per_row, part, state), put((old + moved).astype(rows.dtype), rows)
+            part, rows = _of_rows(take, (per_row, True), both)
+            old = rows.astype(wide(rows.dtype))
+            part, moved = transformation.settle(part, old)
+            return _of_rows(put, (per_row, True), both, (part, (old + moved).astype(rows.dtype)))
 
         blocks = -(-table.shape[0] // size)
         return some(0, (state, table)) if blocks == 1 else jax.lax.fori_loop(0, blocks, some, (state, table))
