@@ -1,11 +1,21 @@
-"""A long short-term memory over whole sequences, whose backward pass multiplies once for all steps."""
+"""A long short-term memory that carries its state from batch to batch of a text that goes on.
 
-from typing import TypeAlias
+The backward pass of a layer multiplies once for all steps.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
+
+from candax.checks import check_positive, check_rate, checked
+from candax.models.dropout import Dropout
+from candax.models.head import Head
+from candax.models.output_layer import table_of_words
+from candax.rows.lookups import lookup_in
 
 State: TypeAlias = Float[Array, "two B dim"]
 
@@ -40,6 +50,119 @@ class LSTMLayer(nnx.Module):
         gates = x.reshape(length * rows, dim) @ self.of_input[...] + self.bias[...]
         states, h, c = _recurrence(gates.reshape(length, rows, 4 * dim), self.of_state[...], state[0], state[1])
         return states, jnp.stack([h, c])
+
+
+class Carried(nnx.BatchStat):
+    """What a model remembers of the batch before: part of its checkpoints, and kept where a loss is not finite."""
+
+
+class TextPart(NamedTuple):
+    """B streams of a text, L words of each.
+
+    Attributes:
+        words: that are read; -1 for none.
+        fresh: whether a stream begins here: nothing is remembered of what came before.
+    """
+
+    words: Int[Array | np.ndarray, "B L"]
+    fresh: Bool[Array | np.ndarray, " B"]
+
+
+class LSTMLanguageModel(nnx.Module):
+    """The state of the last of several LSTM layers after each word, its word vectors shared with the head.
+
+    The score of word c to be next is ``w_c . h_t + b_c``. In training mode a call goes on from the state after the
+    call before (truncated back-propagation: gradients end where the batch begins), stream by stream, unless
+    ``batch.fresh`` says that a stream begins anew. In evaluation mode it starts from 0 and changes nothing; ``read``
+    has the state as an argument and a result.
+
+    The batch must have ``words`` int32[B, L] and ``fresh`` bool[B], see ``TextPart``.
+
+    Args:
+        head: whose class vectors are the word vectors, of as many coordinates as the states.
+        num_streams: B in training.
+        num_layers: one after the other.
+        carry: whether the state is carried on; else each batch starts from 0.
+        dropout: rate for coordinates of inputs, of states between layers and of what is returned; the same coordinates
+            throughout a batch.
+        rngs: ``params`` and ``dropout``.
+
+    Raises:
+        ValueError: for numbers out of range, and in a call for another number of streams.
+
+    Example:
+        >>> import candax as cx
+        >>> head = cx.Head(1000, 16, rngs=nnx.Rngs(0))
+        >>> model = cx.models.LSTMLanguageModel(head, num_streams=2, rngs=nnx.Rngs(1))
+        >>> part = cx.models.TextPart(jnp.array([[3, 5, 7], [2, 4, 6]]), jnp.array([True, True]))
+        >>> model(part).shape
+        (2, 3, 16)
+
+    Source: Zaremba, Sutskever and Vinyals, Recurrent Neural Network Regularization (2014); the dropout of Gal and
+        Ghahramani, A Theoretically Grounded Application of Dropout in Recurrent Neural Networks (2016).
+    """
+
+    @checked
+    def __init__(
+        self,
+        head: Head,
+        *,
+        num_streams: int,
+        num_layers: int = 2,
+        carry: bool = True,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_positive("num_streams", num_streams)
+        check_positive("num_layers", num_layers)
+        check_rate("dropout", dropout)
+        self.words = table_of_words(head, self)
+        dim = self.words.shape[1]
+        self.layers = nnx.List([LSTMLayer(dim, rngs=rngs) for _ in range(num_layers)])
+        self.dropouts = nnx.List([Dropout(dropout, rngs=rngs) for _ in range(num_layers + 1)])
+        self.carry, self.deterministic = carry, False
+        self.carried = Carried(self.start(num_streams))
+
+    def start(self, num_streams: int) -> Float[Array, "layers two B dim"]:
+        """The state before the first word."""
+        return jnp.zeros((len(self.layers), 2, num_streams, self.words.shape[1]))
+
+    def read(
+        self, words: Int[Array | np.ndarray, "B L"], state: Float[Array, "layers two B dim"]
+    ) -> tuple[Float[Array, "B L dim"], Float[Array, "layers two B dim"]]:
+        """Embeddings after each word, and the state after the last, from the state before the first."""
+        x = jnp.swapaxes(lookup_in(self, "words", words), 0, 1)
+        kept = jnp.ones((1, *x.shape[1:]), x.dtype)
+        states = []
+        for number, layer in enumerate(self.layers):
+            x, last = layer(x * self.dropouts[number](kept), state[number])
+            states.append(last)
+        x = x * self.dropouts[-1](kept)
+        return jnp.swapaxes(x, 0, 1), jnp.stack(states)
+
+    def __call__(self, batch: Any) -> Float[Array, "B L dim"]:
+        """Embeddings after each word."""
+        streams = batch.words.shape[0]
+        if self.deterministic or not self.carry:
+            return self.read(batch.words, self.start(streams))[0]
+        before = self.carried[...]
+        if streams != before.shape[2]:
+            raise ValueError(
+                f"expected batches of {before.shape[2]} streams, for which this model keeps its states, got {streams}."
+            )
+        fresh = jnp.asarray(batch.fresh)[:, None]
+        embeddings, after = self.read(batch.words, jnp.where(fresh, 0.0, before))
+        self.carried[...] = jax.lax.stop_gradient(after)
+        return embeddings
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """For ``nnx.view``.
+
+        Args:
+            deterministic: each call starts from 0, and nothing changes.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
 
 
 @jax.custom_vjp

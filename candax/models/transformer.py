@@ -1,9 +1,10 @@
-"""A transformer over rows in which several sequences are packed, and a model of sequences on top of it."""
+"""A transformer over rows in which several sequences are packed, and models of sequences and of texts on top of it."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -188,3 +189,83 @@ class SequenceEncoder(nnx.Module):
         for block in self.blocks:
             x = block(x, batch.segments)
         return self.norm(x)
+
+
+class TransformerLanguageModel(nnx.Module):
+    """What a causal transformer makes of each word and those before it, its word vectors shared with the head.
+
+    The batch must have ``words`` int32[B, context + L], of which the first are read only: embeddings are returned of
+    the last L. Words of -1 (before the start of the text) are not seen.
+
+    Args:
+        head: whose class vectors are the word vectors.
+        context: words of each row that are read only.
+        num_blocks: of the transformer, see ``SequenceEncoder``.
+        num_heads: of each.
+        max_distance: words back that have a bias of their own in the attention.
+        kind: of blocks.
+        scale: of what is read.
+        dropout: rate for coordinates.
+        attention_dropout: rate for weights of the attention.
+        rngs: ``params`` and ``dropout``.
+
+    Example:
+        >>> import candax as cx
+        >>> head = cx.Head(1000, 16, rngs=nnx.Rngs(0))
+        >>> model = cx.models.TransformerLanguageModel(head, context=2, rngs=nnx.Rngs(1))
+        >>> part = cx.models.TextPart(jnp.array([[3, 5, 7, 9]]), jnp.array([True]))
+        >>> model(part).shape
+        (1, 2, 16)
+    """
+
+    @checked
+    def __init__(
+        self,
+        head: Head,
+        *,
+        context: int = 0,
+        num_blocks: int = 2,
+        num_heads: int = 4,
+        max_distance: int = 64,
+        kind: Block = "ligr",
+        scale: float = 16.0,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if context < 0:
+            raise ValueError(f"expected context >= 0, got {context}.")
+        self.context = context
+        self.body = SequenceEncoder(
+            head,
+            num_blocks=num_blocks,
+            num_heads=num_heads,
+            max_length=max_distance,
+            kind=kind,
+            scale=scale,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            rngs=rngs,
+        )
+
+    def start(self, num_streams: int) -> Float[Array, " none"]:
+        """Nothing: all that is known is in the row."""
+        del num_streams
+        return jnp.zeros(0)
+
+    def read(
+        self, words: Int[Array | np.ndarray, "B L"], state: Float[Array, " none"]
+    ) -> tuple[Float[Array, "B M dim"], Float[Array, " none"]]:
+        """Embeddings after each word behind the context; the state is nothing."""
+        words = jnp.asarray(words)
+        packed = _Packed(words, jnp.where(words >= 0, 0, -1))
+        return self.body(packed)[:, self.context :], state
+
+    def __call__(self, batch: Any) -> Float[Array, "B M dim"]:
+        """Embeddings after each word behind the context."""
+        return self.read(batch.words, self.start(0))[0]
+
+
+class _Packed(NamedTuple):
+    items: Array
+    segments: Array
