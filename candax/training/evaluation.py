@@ -17,7 +17,7 @@ from candax.checks import checked
 from candax.cosines import as_scored
 from candax.data import Batches, Dataset, Examples, evaluation_batches
 from candax.models.classifier import Classifier
-from candax.models.sharded_scores import evaluate_sharded, mesh_of
+from candax.models.output_layer import evaluate_sharded, mesh_of
 from candax.training.metrics import KS, inverse_propensities, nonzero_pattern, ranking_metrics
 from candax.training.trainer import Graph
 
