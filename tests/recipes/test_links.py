@@ -14,12 +14,12 @@ from flax import nnx
 import candax as cx
 from candax import data
 from candax.models.links import NearEntities
-from candax.ranks import streaming_ranks
 from candax.recipes.common import finished
 from candax.recipes.common.catalog import SAMPLERS
 from candax.recipes.common.optimizers import row_adagrad
 from candax.recipes.links import baselines, building, metrics
 from candax.recipes.links.command import METHODS, LinksSettings, problem_of
+from candax.recipes.links.metrics import streaming_ranks
 from tests.commands import fails, run, write_ring
 
 NUM, DIM, BATCH = 300, 6, 7
