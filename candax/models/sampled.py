@@ -16,9 +16,7 @@ from candax.losses.common import innermost
 from candax.losses.full import full_softmax, of_number, scores_all_classes
 from candax.losses.likelihood import css
 from candax.models.predictions import Predictions, check_reduction, predictions
-from candax.models.scoring import VectorsOf, draw_and_score, without_gradient
-from candax.rows.lookups import TableView
-from candax.rows.tables import Table
+from candax.models.scoring import VectorsOf, as_arrays, draw_and_score, without_gradient
 
 # Steps in which a sampler is looked for to be due.
 _LOOK_AHEAD = 5000
@@ -109,7 +107,7 @@ def sampled_loss(
         if return_draw or vectors is not None:
             raise ValueError("expected a sampler with return_draw and vectors, got sampler=None.")
         check_has_blocks(sampler, block_size)
-        return flat.reduce(loss_over_all(flat, _arrays(classes), loss, num_classes), reduction)
+        return flat.reduce(loss_over_all(flat, as_arrays(classes), loss, num_classes), reduction)
     if key is None:
         raise ValueError("expected key=, a jax.random.key of this step, to draw candidates with; got none.")
     _check_state(sampler, state, key, classes)
@@ -154,13 +152,6 @@ def loss_over_all(
     if flat.more_labels is None or getattr(loss, "func", loss) is full_softmax:  # which knows no negatives
         return loss(flat.embeddings, flat.labels, classes)
     return loss(flat.embeddings, flat.labels, classes, flat.more_labels)
-
-
-def _arrays(classes: Classes) -> Classes:
-    vectors, biases = (
-        part[...] if isinstance(part, Table | TableView) else part for part in (classes.vectors, classes.biases)
-    )
-    return Classes(vectors, biases, None, classes.num_valid, classes.normalized)
 
 
 def _num_valid(classes: Classes) -> int:

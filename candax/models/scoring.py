@@ -292,16 +292,19 @@ def _effective_samples(logits: SampledLogits) -> Float[Array, " B"]:
     return jnp.sum(weights, axis=1) ** 2 / jnp.where(squares > 0, squares, 1)
 
 
-def without_gradient(classes: Classes) -> Classes:
-    """The output layer as samplers see it: arrays, without a gradient."""
+def as_arrays(classes: Classes) -> Classes:
+    """The output layer with arrays in place of tables."""
 
     def array(part: Any) -> Any:
         if isinstance(part, Longer):
             return jnp.pad(array(part.table), (0, part.shape[0] - part.table.shape[0]))
         part = part.table if isinstance(part, Lagging) else part  # an index is told of rows as they are written
-        if isinstance(part, Table | TableView):
-            part = part[...]
-        return None if part is None else jax.lax.stop_gradient(jnp.asarray(part))
+        return part[...] if isinstance(part, Table | TableView) else part
 
     vectors, biases = array(classes.vectors), array(classes.biases)
-    return Classes(vectors, biases, array(classes.counts), array(classes.num_valid), classes.normalized)
+    return Classes(vectors, biases, classes.counts, classes.num_valid, classes.normalized)
+
+
+def without_gradient(classes: Classes) -> Classes:
+    """The output layer as samplers see it."""
+    return jax.lax.stop_gradient(as_arrays(classes))

@@ -255,8 +255,8 @@ class Gradients:
 
     def norm(self) -> Float[Array, ""]:
         """The global norm, each row of a table counted once: sqrt of the sum of all squares."""
-        rows = [entry.rows if isinstance(entry, RowGradients) else entry for entry in row_leaves(self.rows)]
-        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in [*jax.tree.leaves(self.params), *rows]]
+        rows = map_rows(lambda entry: entry.rows if isinstance(entry, RowGradients) else entry, self.rows)
+        squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves((self.params, rows))]
         return jnp.sqrt(jnp.sum(jnp.asarray(squares)))
 
     def __mul__(self, factor: Array | float) -> "Gradients":
@@ -278,11 +278,6 @@ class Gradients:
 
 def is_rows(node: Any) -> bool:
     return isinstance(node, RowGradients)
-
-
-def row_leaves(rows: PyTree) -> list[Any]:
-    """The entries of ``Gradients.rows``."""
-    return jax.tree.leaves(rows, is_leaf=is_rows)
 
 
 def map_rows(function: Any, *rows: PyTree) -> PyTree:
