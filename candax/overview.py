@@ -1,5 +1,6 @@
 """What the program says of itself: all commands on one screen, and what one might do after each of them."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,9 @@ def show_next(command: str, settings: Any) -> None:
     run = getattr(settings, "run", None)
     formats = getattr(settings, "formats", ())
     vectors = f"vectors.{next((name for name in ('bin', 'txt', 'safetensors') if name in formats), 'bin')}"
-    names = {"out": _quoted(out), "model": _quoted(_model(out)), "run": _quoted(run), "vectors": vectors}
-    steps = [step.format(**names) for step in _NEXT.get(command, ())]
+    folders = {"out": out, "model": _model(out), "run": run}
+    names = {name: shlex.quote(str(path)) for name, path in folders.items()}
+    steps = [step.format(**names, vectors=vectors) for step in _NEXT.get(command, ())]
     console = Console(stderr=True, highlight=False)
     if out is not None:
         console.print(f"files: {escape(str(out))}", soft_wrap=True)
@@ -123,9 +125,3 @@ def _model(out: Path | None) -> Path | None:
     """The folder itself, unless it has several models, of which a command takes one."""
     models = [] if out is None else list(out.glob("models/*/model.safetensors"))
     return max(models, key=lambda path: path.stat().st_mtime_ns).parent if len(models) > 1 else out
-
-
-def _quoted(path: Path | None) -> str:
-    """As a shell takes it."""
-    text = str(path)
-    return f"'{text}'" if " " in text else text
