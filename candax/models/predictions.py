@@ -93,7 +93,8 @@ def predictions(
     if of_classes and labels.ndim > len(shape) and labels.shape[-1] == num_classes:
         raise ValueError(
             f"expected labels to be class ids, got an array of shape {list(labels.shape)} whose last axis is as long "
-            "as there are classes. One-hot labels become ids by jnp.argmax(labels, axis=-1)."
+            "as there are classes. One-hot labels become ids by jnp.argmax(labels, axis=-1); ids of that many labels "
+            "get one more column, of -1."
         )
     if labels.ndim > len(shape) and not labels.shape[-1]:
         raise ValueError(
