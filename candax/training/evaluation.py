@@ -167,7 +167,7 @@ def evaluate_dataset(
         test = Examples(test.features[rows], test.labels[rows])
     return evaluate(
         partial(embed, model),
-        model.head.classes(),
+        model.head.whole(),
         evaluation_batches(test, min(batch_size, max(1, len(test))), batches.max_features, max_labels=1),
         test.labels,
         dataset.label_counts(dataset.train),

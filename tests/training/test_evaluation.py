@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from scipy.sparse import csr_array
 
+import candax as cx
 from candax.base import Classes
+from candax.data import Batches, Dataset, Examples
 from candax.losses.full import full_softmax
 from candax.training.evaluation import evaluate
 from candax.training.metrics import inverse_propensities, ranking_metrics
@@ -122,3 +125,23 @@ def test_wrong_arguments_are_refused():
         evaluate(embed, classes, [(next(batches(features))[0], slice(0, 17))], labels, counts, 50)
     with pytest.raises(ValueError, match="at least one batch"):
         evaluate(embed, classes, [], labels, counts, 50)
+
+
+def test_class_vectors_that_are_computed_are_those_of_now():
+    items = nnx.Linear(6, DIM, rngs=nnx.Rngs(0))
+
+    class Items(nnx.Module):
+        def __init__(self):
+            self.items = items
+
+        def __call__(self, ids):
+            return self.items(jax.nn.one_hot(ids, 6))
+
+    sampler = cx.samplers.every(cx.samplers.top_k(3), 100)
+    head = cx.Head(6, vectors=Items(), sampler=sampler, loss=cx.losses.css, rngs=nnx.Rngs(1))
+    model = cx.models.Classifier(cx.models.SparseMLP(5, DIM, rngs=nnx.Rngs(2)), head)
+    examples = Examples(csr_array(np.eye(5, dtype=np.float32)), csr_array(np.eye(5, 6, dtype=bool)))
+    items.kernel[...] = jnp.zeros_like(items.kernel[...])  # they were others when the sampler's index was built
+    dataset = Dataset("tiny", examples, examples)
+    measured = cx.training.evaluate_dataset(model, dataset, Batches(examples, 5, seed=0))
+    assert measured["log_likelihood"] == pytest.approx(-np.log(6), rel=1e-5)
