@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from candax.checks import checked
-from candax.rows.gradients import Gradients, RowGradients, beside, fillers, is_rows, map_rows
+from candax.rows.gradients import Gradients, RowGradients, beside, filled_up, is_rows, map_rows
 
 
 @checked
@@ -82,8 +82,8 @@ def _stack(gradients: Sequence[Gradients]) -> Gradients:
         if not isinstance(leaves[0], RowGradients):
             return jnp.stack(leaves)
         slots = max(leaf.rows.shape[0] for leaf in leaves)
-        filled = [_fill(leaf, slots) for leaf in leaves]
-        return jax.tree.map(lambda *parts: jnp.stack(parts), *filled)
+        rows, ids = zip(*(filled_up(leaf.rows, leaf.ids, leaf.num_rows, slots) for leaf in leaves), strict=True)
+        return RowGradients(jnp.stack(ids), jnp.stack(rows), leaves[0].num_rows)
 
     try:
         return jax.tree.map(stack, *gradients, is_leaf=is_rows)
@@ -92,9 +92,3 @@ def _stack(gradients: Sequence[Gradients]) -> Gradients:
             "expected the gradients of micro-batches of one shape, by one function, whose heads all draw alike; got "
             f"gradients of different structure or shape: {error}"
         ) from error
-
-
-def _fill(entry: RowGradients, slots: int) -> RowGradients:
-    used, num_rows = entry.rows.shape[0], entry.num_rows
-    rows = jnp.pad(entry.rows, ((0, slots - used), *[(0, 0)] * (entry.rows.ndim - 1)))
-    return RowGradients(jnp.concatenate([entry.ids, fillers(num_rows, slots, used)]), rows, num_rows)

@@ -19,7 +19,7 @@ from candax.rows.adding import Adding, add, can_add
 from candax.rows.averaging import after_rounding
 from candax.rows.elementwise import check_elementwise, collects, refuse_collectors
 from candax.rows.exact import Exact
-from candax.rows.gradients import RowGradients, beside, fillers, gather_rows, scatter_rows, wide
+from candax.rows.gradients import RowGradients, beside, filled_up, fillers, gather_rows, scatter_rows, wide
 from candax.rows.rounding import Rounding, stochastic_round, to_nearest
 
 # There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With
@@ -205,7 +205,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         """The same in chunks, as many as there are slots in use."""
         number = old[0].shape[0]
         size = _chunk_size(ids.shape[0])
-        grads, ids = _whole_chunks(grads, ids, number, size)
+        grads, ids = filled_up(grads, ids, number, -(-ids.shape[0] // size) * size)
 
         def update_chunk(i: Array, now: _Tables) -> _Tables:
             some, of = (jax.lax.dynamic_slice_in_dim(a, i * size, size) for a in (grads, ids))
@@ -290,16 +290,6 @@ def _chunk_size(number: int) -> int:
     """
     least = -(-2 * number // _CHUNK)
     return -(-number // next((pieces for pieces in range(least, 2 * least) if number % pieces == 0), least))
-
-
-def _whole_chunks(grads: Array, ids: Int[Array, " U"], num_rows: int, chunk: int) -> tuple[Array, Int[Array, " V"]]:
-    """Appends fillers so that the number of rows is a multiple of the chunk."""
-    used = ids.shape[0]
-    slots = -(-used // chunk) * chunk
-    if slots == used:
-        return grads, ids
-    padded = jnp.pad(grads, ((0, slots - used), *[(0, 0)] * (grads.ndim - 1)))
-    return padded, jnp.concatenate([ids, fillers(num_rows, slots, used)])
 
 
 def _per_row(init: Callable[[Array], State], row_shape: tuple[int, ...], dtype: Any) -> PyTree:

@@ -50,9 +50,20 @@ def all_finite(rows: Float[Array, "..."], where: Bool[Array, "*n"]) -> Bool[Arra
     return jnp.max(jnp.abs(rows), initial=0, where=chosen) < jnp.inf
 
 
-def fillers(num_rows: int, slots: int, used: int = 0) -> Int[Array, " unused"]:
-    """Ids of slots without a row, behind ``used`` ones: from ``num_rows`` on, rising and unique."""
-    return num_rows + jnp.arange(used, slots, dtype=jnp.int32)
+def fillers(num_rows: int, slots: int) -> Int[Array, " slots"]:
+    """Ids of slots without a row: from ``num_rows`` on, rising and unique."""
+    return num_rows + jnp.arange(slots, dtype=jnp.int32)
+
+
+def filled_up(
+    rows: Float[Array, "U ..."], ids: Int[Array, " U"], num_rows: int, slots: int
+) -> tuple[Float[Array, "V ..."], Int[Array, " V"]]:
+    """Rows and their ids with so many slots, the last of them without a row."""
+    used = ids.shape[0]
+    if slots == used:
+        return rows, ids
+    padded = jnp.pad(rows, ((0, slots - used), *[(0, 0)] * (rows.ndim - 1)))
+    return padded, jnp.concatenate([ids, fillers(num_rows, slots)[used:]])
 
 
 class UniqueRows(NamedTuple):
@@ -141,8 +152,29 @@ def scatter_rows(table: Num[Array, " rows *row"], ids: Int[Array, " U"], rows: N
     return table.at[ids].set(rows.astype(table.dtype), mode="drop", unique_indices=True, indices_are_sorted=True)
 
 
+class _Scalable:
+    """What may be multiplied by a number, but not added up."""
+
+    def __mul__(self, factor: Array | float) -> Any:
+        raise NotImplementedError
+
+    def __rmul__(self, factor: Array | float) -> Any:
+        return self * factor
+
+    def __truediv__(self, divisor: Array | float) -> Any:
+        return self * (1 / divisor)
+
+    def __add__(self, other: object) -> Any:
+        raise TypeError(
+            "gradients of rows cannot be added with +: their rows belong to different ids. Join the gradients of "
+            "micro-batches with candax.accumulate."
+        )
+
+    __radd__ = __sub__ = __rsub__ = __add__
+
+
 @jax.tree_util.register_pytree_with_keys_class
-class RowGradients:
+class RowGradients(_Scalable):
     """Gradients of the rows of a table that a step has used.
 
     ``ids`` are sorted and unique, their fillers at the end are >= num_rows; ``rows`` are the gradients in float32 or
@@ -207,18 +239,6 @@ class RowGradients:
     def __mul__(self, factor: Array | float) -> "RowGradients":
         return RowGradients(self.ids, self.rows * factor, self.num_rows)
 
-    def __truediv__(self, divisor: Array | float) -> "RowGradients":
-        return self * (1 / divisor)
-
-    def __add__(self, other: object) -> "RowGradients":
-        raise TypeError(
-            "row gradients cannot be added with +: their rows belong to different ids. Join the gradients of "
-            "micro-batches with candax.accumulate."
-        )
-
-    __rmul__ = __mul__
-    __radd__ = __sub__ = __rsub__ = __add__
-
     def __repr__(self) -> str:
         return f"RowGradients(slots={self.rows.shape[0]}, row_shape={self.rows.shape[1:]}, num_rows={self.num_rows})"
 
@@ -237,7 +257,7 @@ class RowGradients:
 
 
 @pytree
-class Gradients:
+class Gradients(_Scalable):
     """What ``value_and_grad`` returns: gradients of parameters and of table rows, and what heads have drawn.
 
     Attributes:
@@ -265,15 +285,6 @@ class Gradients:
 
         params = jax.tree.map(times, self.params)
         return dataclasses.replace(self, params=params, rows=map_rows(times, self.rows))
-
-    def __truediv__(self, divisor: Array | float) -> "Gradients":
-        return self * (1 / divisor)
-
-    def __add__(self, other: object) -> "Gradients":
-        raise TypeError("gradients with rows cannot be added with +: join those of micro-batches by candax.accumulate.")
-
-    __rmul__ = __mul__
-    __radd__ = __sub__ = __rsub__ = __add__
 
 
 def is_rows(node: Any) -> bool:
