@@ -210,7 +210,8 @@ def lookup(table: AnyTable, ids: Integer[Array | np.ndarray, "*n"]) -> Float[Arr
         return lookup(table.table, wanted)
     if isinstance(table, Lagging):
         rows = lookup(table.table, wanted)
-        return rows if is_differentiated(table.table) else table.read(rows, wanted)
+        # Inside ``value_and_grad`` they have been settled.
+        return table.read(rows, wanted) if _tape_of(table.table) is None else rows
     if not (jnp.ndim(_array(table)) and table.shape[0]) or not jnp.issubdtype(_array(table).dtype, jnp.number):
         raise ValueError(f"expected a table with rows of numbers, got {described(_array(table))}.")
     number = num_rows(table)
@@ -324,11 +325,6 @@ def record_draw(count: DrawCount, draw: Any) -> None:
         tape, name = found
         tape.check_trace("head.loss")
         tape.draws.append((name, draw))
-
-
-def is_differentiated(table: Any) -> bool:
-    """Whether a table belongs to what ``value_and_grad`` is differentiating now."""
-    return _tape_of(table) is not None
 
 
 def _tape_of(marked: Any) -> tuple[Tape, Any] | None:

@@ -125,7 +125,8 @@ class Path:
         sums = self.fold(state, [jnp.zeros(middle.shape)] * number, add)
         angles, of_sums = _rule(number)
         values = [jnp.exp(middle + half * math.cos(angle)) for angle in angles]
-        return values, [_combined(of_node, sums) for of_node in of_sums]
+        weights = [sum(float(f) * of for f, of in zip(of_node, sums, strict=True)) for of_node in of_sums]
+        return values, weights
 
     def _log_decay(self, state: ExactState) -> Array:
         assert state.decay is not None
@@ -172,10 +173,6 @@ def _rule(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Angles of the nodes, and for each the weights of Chebyshev polynomials that make up its Lagrange polynomial."""
     angles = (np.arange(number) + 0.5) * np.pi / number
     return angles, np.cos(angles[:, None] * np.arange(number)) * np.where(np.arange(number) == 0, 1, 2) / number
-
-
-def _combined(factors: np.ndarray, sums: list[Any]) -> Any:
-    return sum(float(factor) * of for factor, of in zip(factors, sums, strict=True))
 
 
 @functools.cache

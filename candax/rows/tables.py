@@ -80,10 +80,6 @@ class Placement(NamedTuple):
     mesh: Mesh | None
     axis: str
 
-    def padded(self, number: int) -> int:
-        """Rows of a table for a number of classes, padding included."""
-        return -(-number // self.num_shards) * self.num_shards
-
     def over(self, dimension: int = 0) -> NamedSharding:
         """The sharding of an array that has one dimension over the devices of the axis."""
         assert self.mesh is not None
@@ -91,7 +87,7 @@ class Placement(NamedTuple):
 
     def place(self, array: Array) -> Array:
         """Pads the rows of an array, and deals them to the devices."""
-        padding = self.padded(array.shape[0]) - array.shape[0]
+        padding = -array.shape[0] % self.num_shards
         if padding:
             array = jnp.pad(array, ((0, padding), *[(0, 0)] * (array.ndim - 1)))
         if isinstance(array, jax.core.Tracer):
