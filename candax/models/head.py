@@ -39,7 +39,17 @@ from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
 from candax.rows.slots import settle
-from candax.rows.tables import Constant, DrawCount, Table, lagging, placement, placement_of, table_of
+from candax.rows.tables import (
+    SUFFIX,
+    Constant,
+    DrawCount,
+    Table,
+    lagging,
+    placement,
+    placement_of,
+    slots_of_tables,
+    table_of,
+)
 from candax.samplers.sharded import sharded
 
 _OF_COSINES = (arcface, cosface, d_softmax, d_softmax_b)
@@ -154,6 +164,8 @@ class Head(OutputLayer):
             rngs=rngs,
         )
         self.placement = placement_of(self.vectors)  # which a shared table brings along
+        if (slots := slots_of_tables(table).get(id(self.vectors))) is not None:  # an exact optimizer's, made before
+            setattr(self, f"vectors{SUFFIX}", slots)
         rows = num_classes if isinstance(self.vectors, ComputedVectors) else self.vectors.shape[0]
         # A copy, as a step donates what the model holds.
         of_classes = None if counts is None else jnp.array(counts, jnp.float32)

@@ -430,3 +430,15 @@ def test_biases_of_classes_that_are_added_take_no_steps_from_before():
         step(head, optimizer)
     head.grow(25, counts=np.ones(25), rngs=nnx.Rngs(2))
     np.testing.assert_allclose(head.classes().biases[20:25], np.log(1 / 25), rtol=1e-6)
+
+
+def test_a_head_that_is_made_after_the_optimizer_reads_settled_rows():
+    words = cx.Embed(9, 2, rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(words, optax.adam(0.1), tables=cx.rows.exact_adam(0.1))
+    for ids in ([1, 2], [2, 3], [3, 4]):
+        _, grads = cx.value_and_grad(lambda words, ids=ids: jnp.sum(words(jnp.array(ids)) ** 2))(words)
+        optimizer.update(words, grads)
+    head = cx.Head(9, table=words, biases=False, rngs=nnx.Rngs(1))
+    h = jnp.ones((1, 2))
+    np.testing.assert_allclose(head(h), words.attend(h), rtol=1e-6)
+    assert not np.allclose(words.attend(h), h @ words.embedding[...].T)
