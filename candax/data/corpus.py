@@ -80,7 +80,7 @@ def corpus_of(name: str, sentences: Iterable[Sequence[str]], *, min_count: int =
         The corpus; words are ranked by their occurrences in the sentences kept, ties in alphabetical order.
 
     Raises:
-        ValueError: if nothing is left.
+        ValueError: if nothing is left, or ``</s>`` is among the words.
 
     Example:
         >>> corpus_of("tiny", [["a", "b"], ["a"]], min_count=2).words
@@ -89,6 +89,8 @@ def corpus_of(name: str, sentences: Iterable[Sequence[str]], *, min_count: int =
     check_positive("min_count", min_count)
     sentences = [list(sentence_of_words(sentence)) for sentence in sentences]
     occurrences = Counter(word for sentence in sentences for word in sentence)
+    if END in occurrences:
+        raise ValueError(f"{name}: expected words, got {END}, which ends a sentence: leave it out, it is put there.")
     frequent = {word for word, count in occurrences.items() if count >= min_count}
     kept = [[word for word in sentence if word in frequent] for sentence in sentences]
     kept = [[*sentence, END] for sentence in kept if 0 < len(sentence) <= max_length]

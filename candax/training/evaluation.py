@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Integer
 from scipy.sparse import csr_array
 
 from candax.base import Classes
-from candax.blocks import DEFAULT_BLOCK_SIZE, accumulator_dtype, streaming_evaluate
+from candax.blocks import DEFAULT_BLOCK_SIZE, Transform, accumulator_dtype, streaming_evaluate
 from candax.checks import checked
 from candax.cosines import as_scored
 from candax.data import Batches, Dataset, Examples, evaluation_batches
@@ -23,7 +23,7 @@ from candax.training.trainer import Graph
 
 _SMALLEST_BUCKET = 256
 
-_evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames="block_size")
+_evaluate_batch = jax.jit(streaming_evaluate, static_argnums=2, static_argnames=("block_size", "transform"))
 
 
 @checked
@@ -66,6 +66,7 @@ def evaluate(
     block_size: int = DEFAULT_BLOCK_SIZE,
     propensity_a: float = 0.55,
     propensity_b: float = 1.5,
+    transform: Transform | None = None,
 ) -> dict[str, float]:
     """Exact log-likelihood, P@k, nDCG@k and PSP@k, in one pass over the classes for each batch.
 
@@ -87,6 +88,7 @@ def evaluate(
         block_size: the most classes scored at a time.
         propensity_a: A of ``inverse_propensities``.
         propensity_b: B of ``inverse_propensities``.
+        transform: of each logit, as in ``cx.Head``.
 
     Returns:
         ``log_likelihood``, ``p_at_1``, ``p_at_3``, ``p_at_5``, the same for ``ndcg`` and ``psp``, as fractions, and
@@ -120,13 +122,15 @@ def evaluate(
         if embeddings.shape[0] < len(rows):
             raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
         if over is None:
-            scores, ids, log_normalizer = _evaluate_batch(embeddings, classes, k, block_size=block_size)
+            scores, ids, log_normalizer = _evaluate_batch(
+                embeddings, classes, k, block_size=block_size, transform=transform
+            )
         else:
             scores, ids, log_normalizer = evaluate_sharded(
-                embeddings, classes, mesh=over[0], axis=over[1], k=k, block_size=block_size
+                embeddings, classes, mesh=over[0], axis=over[1], k=k, block_size=block_size, transform=transform
             )
         truth = labels_csr[rows]
-        true_logits = _true_logits(embeddings, classes, truth)
+        true_logits = _true_logits(embeddings, classes, truth, transform)
         n = len(rows)
         all_top_ids.append(np.where(np.asarray(scores) > -np.inf, ids, -1)[:n])
         all_rows.append(rows)
@@ -172,26 +176,34 @@ def evaluate_dataset(
         test.labels,
         dataset.label_counts(dataset.train),
         len(dataset.train),
+        transform=model.head.transform,
     )
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="transform")
 def _pair_logits(
-    embeddings: Float[Array, "B dim"], classes: Classes, rows: Int[Array, " P"], ids: Int[Array, " P"]
+    embeddings: Float[Array, "B dim"],
+    classes: Classes,
+    rows: Int[Array, " P"],
+    ids: Int[Array, " P"],
+    transform: Transform | None,
 ) -> Float[Array, " P"]:
     dtype = accumulator_dtype(embeddings, classes)
     vectors = as_scored(classes.vectors[ids], classes.normalized).astype(dtype)
     logits = jnp.sum(as_scored(embeddings[rows], classes.normalized).astype(dtype) * vectors, axis=1)
-    return logits if classes.biases is None else logits + classes.biases[ids]
+    logits = logits if classes.biases is None else logits + classes.biases[ids]
+    return logits if transform is None else transform(logits)
 
 
-def _true_logits(embeddings: Array, classes: Classes, truth: csr_array) -> Float[np.ndarray, " nnz"]:
+def _true_logits(
+    embeddings: Array, classes: Classes, truth: csr_array, transform: Transform | None
+) -> Float[np.ndarray, " nnz"]:
     """The logit of every (example, label) pair; the pairs are filled up to a power of two, for few compilations."""
     size = max(1 << max(truth.nnz - 1, 0).bit_length(), _SMALLEST_BUCKET)
     pairs = np.zeros((2, size), np.int32)
     pairs[0, : truth.nnz] = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
     pairs[1, : truth.nnz] = truth.indices
-    return np.asarray(_pair_logits(embeddings, classes, *pairs), np.float64)[: truth.nnz]
+    return np.asarray(_pair_logits(embeddings, classes, *pairs, transform), np.float64)[: truth.nnz]
 
 
 def _mean_per_row(values: Float[np.ndarray, " nnz"], truth: csr_array) -> Float[np.ndarray, " n"]:

@@ -63,6 +63,11 @@ def loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool = False) -> tup
     inputs, labels = parts_of(batch)
     masks = {} if inputs is not batch else {name: field(batch, name) for name in ("where", "weights", "more_labels")}
     head = head_of(model)
+    if not callable(model):
+        raise ValueError(
+            f"expected a model that is called with the inputs, got a {type(model).__name__}: give it __call__, or pass "
+            "loss_fn(model, batch) -> loss to fit."
+        )
     h = model(inputs)
     if not hasattr(h, "shape"):
         raise ValueError(

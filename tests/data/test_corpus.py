@@ -24,6 +24,8 @@ def test_rare_words_leave_and_long_or_empty_sentences_go():
 
 
 def test_nothing_left_is_an_error():
+    with pytest.raises(ValueError, match="got </s>, which ends a sentence"):
+        corpus_of("x", [["a", "</s>", "b"]], min_count=1)
     with pytest.raises(ValueError, match="found none among 2 sentences"):
         corpus_of("x", [["a"], ["b"]], min_count=2)
 

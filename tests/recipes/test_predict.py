@@ -105,6 +105,8 @@ def test_an_index_is_not_built_for_an_input_that_is_not_there(trained, tmp_path,
 
 def test_runs_that_cannot_be_used_say_why(trained, tmp_path, capsys):
     assert "holds none" in fails(capsys, "predict", tmp_path, "-")
+    (tmp_path / "of fit/checkpoints").mkdir(parents=True)
+    assert "candax.training.load reads it" in fails(capsys, "predict", tmp_path / "of fit", "-")
     (tmp_path / "config.json").write_text("{}")
     unfinished = fails(capsys, "predict", tmp_path, "-")
     assert "whose training has not ended or whose models were removed: give the same command again" in unfinished

@@ -145,3 +145,18 @@ def test_class_vectors_that_are_computed_are_those_of_now():
     dataset = Dataset("tiny", examples, examples)
     measured = cx.training.evaluate_dataset(model, dataset, Batches(examples, 5, seed=0))
     assert measured["log_likelihood"] == pytest.approx(-np.log(6), rel=1e-5)
+
+
+def soft_cap(logits):
+    return 2 * jnp.tanh(logits / 2)
+
+
+@pytest.mark.parametrize("transform", [soft_cap, lambda logits: -logits])
+def test_logits_are_transformed_as_the_head_does(transform):
+    features, classes, dense = make()
+    logits = transform(jnp.asarray(features) @ classes.vectors.T + classes.biases)
+    as_vectors = Classes(jnp.eye(NUM_LABELS), None, None, jnp.array(NUM_LABELS))
+    labels, counts = csr_array(dense), np.ones(NUM_LABELS)
+    wanted = evaluate(jnp.asarray, as_vectors, [(logits, slice(0, N))], labels, counts, 50)
+    found = evaluate(embed, classes, batches(features), labels, counts, 50, block_size=128, transform=transform)
+    assert found == pytest.approx(wanted, rel=1e-5)

@@ -398,6 +398,9 @@ def test_bad_batches_say_which_and_why(tmp_path):
         fit(pairs(), make()[0], optax.sgd(0.1))
     with pytest.raises(ValueError, match=r"expected the model to return embeddings .* got a tuple"):
         fit([(words, labels) for words, labels in pairs()], *with_something_beside())
+    without_call = nnx.Dict(head=make()[0].head)
+    with pytest.raises(ValueError, match=r"expected a model that is called with the inputs, got a Dict: .* loss_fn"):
+        fit(pairs(), without_call, cx.Optimizer(without_call, optax.sgd(0.1)))
     with pytest.raises(ValueError, match="expected num_steps to be an integer >= 0, got -1"):
         fit(pairs(), num_steps=-1)
     model, optimizer = make(optax.sgd(1e38))

@@ -175,9 +175,13 @@ def find(run: Path, commands: str) -> Path:
         raise ValueError(
             f"expected a run with one model, {run} has {len(found)}: give the folder of one, such as {shown}."
         )
-    begun = any(
-        (run / name).exists() for name in ("checkpoints", "models", "study.json", "config.json", "settings.json")
-    )
+    parts = ("checkpoints", "models", "study.json", "config.json", "settings.json")
+    begun = [name for name in parts if (run / name).exists()]
+    if begun == ["checkpoints"]:
+        raise ValueError(
+            f"expected the folder of a finished run of {commands}, got {run}, which candax.training.fit has written: "
+            "candax.training.load reads it into a model, and candax.training.export writes its class vectors."
+        )
     if begun:
         raise ValueError(
             f"expected a finished run, got {run}, whose training has not ended or whose models were removed: give the "
