@@ -207,7 +207,8 @@ class Head(OutputLayer):
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
         check_sampler_and_loss(sampler, loss)  # of shards: their slots are not alike where the whole sampler's are
         of_cosines = [one.__name__ for one in _OF_COSINES if any(one is part for part in parts_of(loss))]
-        if of_cosines and not self.normalized:
+        # Vectors that are computed may have length 1 already.
+        if of_cosines and not self.normalized and not isinstance(self.vectors, ComputedVectors):
             warnings.warn(
                 f"{of_cosines[0]} takes cosines, which this head's logits are only if its class vectors and embeddings "
                 "have length 1 already: make the head with normalized=True.",

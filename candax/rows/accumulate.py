@@ -81,6 +81,8 @@ def _stack(gradients: Sequence[Gradients]) -> Gradients:
     def stack(*leaves: Any) -> Any:
         if not isinstance(leaves[0], RowGradients):
             return jnp.stack(leaves)
+        if len(sizes := {leaf.num_rows for leaf in leaves}) > 1:
+            raise ValueError(f"tables of {sorted(sizes)} rows.")
         slots = max(leaf.rows.shape[0] for leaf in leaves)
         rows, ids = zip(*(filled_up(leaf.rows, leaf.ids, leaf.num_rows, slots) for leaf in leaves), strict=True)
         return RowGradients(jnp.stack(ids), jnp.stack(rows), leaves[0].num_rows)

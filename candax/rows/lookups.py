@@ -90,7 +90,7 @@ class _Active(threading.local):
     def __init__(self) -> None:
         self.tapes: list[Tape] = []
         self.checks: list[Callable[[Any, Array, int], None]] = []
-        self.recording = True
+        self.muted = 0  # how many of the tapes, the outer ones, record nothing now
 
 
 _ACTIVE = _Active()
@@ -139,7 +139,7 @@ class Tape:
     def look_up(self, table: int, ids: Int[Array, "*n"]) -> Float[Array, "..."]:
         """Rows with their delta."""
         source = self.sources[table]
-        if not _ACTIVE.recording:
+        if any(self is tape for tape in _ACTIVE.tapes[: _ACTIVE.muted]):
             rows = gather(jax.lax.stop_gradient(source), ids)
             return self.laggings[table].read(rows, ids) if table in self.laggings and table not in self.dense else rows
         self.check_trace("a lookup of table rows")
@@ -305,12 +305,12 @@ def checking_ids(check: Callable[[Any, Array, int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Lookups inside are plain reads also where ``value_and_grad`` differentiates: in any transformation."""
-    before, _ACTIVE.recording = _ACTIVE.recording, False
+    """Lookups inside are plain reads for each ``value_and_grad`` that is at work already: in any transformation."""
+    before, _ACTIVE.muted = _ACTIVE.muted, len(_ACTIVE.tapes)
     try:
         yield
     finally:
-        _ACTIVE.recording = before
+        _ACTIVE.muted = before
 
 
 def report_ids(of: Any, ids: Array, number: Any) -> None:

@@ -74,7 +74,7 @@ def alone(path: Path) -> Iterator[None]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
-        except FileExistsError as error:
+        except (FileExistsError, NotADirectoryError) as error:
             raise ValueError(f"expected a folder to write to, got the file {path.parent}.") from error
         except Timeout:
             taken = True

@@ -71,9 +71,10 @@ def evaluate(
     """Exact log-likelihood, P@k, nDCG@k and PSP@k, in one pass over the classes for each batch.
 
     log_likelihood = mean over examples of (1 / |Y|) sum_{y in Y} log p(y | x), with
-    log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = embedding . vectors_c + biases_c. Its negative is
-    the mean of ``full_softmax``. Examples without labels are excluded from every number. With a normalised head, o_c
-    is the cosine, without a scale: the ranking metrics are valid, but the log-likelihood says little.
+    log p(y | x) = o_y - log sum_{c < num_valid} exp(o_c) and o_c = transform(embedding . vectors_c + biases_c). Its
+    negative is the mean of ``full_softmax``, of those transformed logits. Examples without labels are excluded from
+    every number. With a normalised head, o_c is the cosine, without a scale: the ranking metrics are valid, but the
+    log-likelihood says little.
 
     Args:
         embed_fn: the encoder, from the first item of a batch to embeddings. It should be jitted already.
@@ -88,7 +89,7 @@ def evaluate(
         block_size: the most classes scored at a time.
         propensity_a: A of ``inverse_propensities``.
         propensity_b: B of ``inverse_propensities``.
-        transform: of each logit, as in ``cx.Head``.
+        transform: of each logit, as in ``cx.Head``; None: none.
 
     Returns:
         ``log_likelihood``, ``p_at_1``, ``p_at_3``, ``p_at_5``, the same for ``ndcg`` and ``psp``, as fractions, and

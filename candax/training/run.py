@@ -345,7 +345,7 @@ class Run:
                 self.best_checkpoints.wait()  # what this checkpoint calls the best must be there
             unrecorded = {**self._means.to_save(), "seconds": self.clock.seconds}
             self._save_in(self.checkpoints, self.best, unrecorded)
-            if not self._saved:  # what is called back may read the first one, as any later one
+            if not self._saved and self.callback is not None:  # it may read the first one, as any later one
                 self.checkpoints.wait()
         self._saved, self._stated = self.done, self.best.get("step")
 

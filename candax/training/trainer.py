@@ -47,7 +47,7 @@ def head_of(model: nnx.Module) -> Head:
     return heads[0]
 
 
-def loss_of_labels(model: nnx.Module, batch: Any, in_parts: bool = False) -> tuple[Array, dict[str, Array]]:
+def loss_of_labels(model: nnx.Module, batch: Any, *, in_parts: bool = False) -> tuple[Array, dict[str, Array]]:
     """The default loss: that of the model's head, for ``model(batch)`` and the batch's ``labels``.
 
     The batch may also have ``where``, ``weights`` and ``more_labels``, see ``cx.sampled_loss``. With several processes,

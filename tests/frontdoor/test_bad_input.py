@@ -203,6 +203,11 @@ def test_gradients_of_another_kind_are_refused(model):
         optimizer.update(model, other)
 
 
+def look_up_gradients(number):
+    table = cx.Embed(number, DIM, rngs=nnx.Rngs(0))
+    return cx.value_and_grad(lambda table: jnp.sum(table(jnp.array([1, 2]))))(table)[1]
+
+
 def test_row_gradients_refuse_arithmetic(model):
     _, grads = cx.value_and_grad(model_loss)(model)
     for function in (lambda: grads + grads, lambda: grads.rows["words.embedding"] + 1):
@@ -223,6 +228,9 @@ def test_micro_batches_that_do_not_fit_are_refused(model):
         cx.accumulate([grads, grads], weights=[1.0])
     with pytest.raises(ValueError, match="gradients to be a list of Gradients or a Gradients"):
         cx.accumulate([grads, 3])
+    of_two = [look_up_gradients(number) for number in (4, 6)]
+    with pytest.raises(ValueError, match=r"micro-batches of one shape, .* tables of \[4, 6\] rows"):
+        cx.accumulate(of_two)
 
 
 @pytest.mark.parametrize(
@@ -509,6 +517,7 @@ def test_a_loss_of_cosines_warns_on_a_head_whose_logits_are_none(case):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cx.Head(9, 2, sampler=sampler, loss=loss, normalized=True, rngs=nnx.Rngs(0))
+        cx.Head(9, vectors=lambda ids: jnp.ones((len(ids), 1)), sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
         of_my_own = cx.losses.with_margin(lambda logits: logits, cx.losses.css)
         cx.Head(9, 2, sampler=UNIFORM, loss=of_my_own, rngs=nnx.Rngs(0))
 

@@ -266,6 +266,23 @@ def test_computed_vectors_are_read_as_a_whole_beside_the_loss():
     assert grads.rows["vectors.function.kinds.embedding"].ids.tolist()[:7] == list(range(7))
 
 
+class Slopes(nnx.Module):
+    """Item vectors that are gradients with respect to rows of a table of their own."""
+
+    def __init__(self, rngs):
+        self.kinds = cx.Embed(7, DIM, rngs=rngs)
+
+    def __call__(self, ids):
+        _, grads = cx.value_and_grad(lambda kinds: jnp.sum(kinds(jnp.arange(7)) ** 3))(self.kinds)
+        return grads.rows["embedding"].rows[ids % 7]
+
+
+def test_computed_vectors_may_differentiate_lookups_of_their_own():
+    head = cx.Head(CLASSES, vectors=Slopes(nnx.Rngs(0)), sampler=UNIFORM, rngs=nnx.Rngs(1))
+    np.testing.assert_allclose(head.whole().vectors, head.vectors.of(jnp.arange(CLASSES)), rtol=1e-6)
+    assert np.any(head.whole().vectors != 0)
+
+
 def test_fillers_enter_no_batch_statistics():
     """The statistics are those of the distinct classes among labels and candidates."""
     head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0)), sampler=UNIFORM, rngs=nnx.Rngs(1))

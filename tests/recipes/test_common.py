@@ -393,6 +393,18 @@ def test_a_folder_is_of_one_study_at_a_time(tmp_path):
     assert len(refused) == 1
 
 
+def test_a_command_whose_data_are_wrong_leaves_no_folder(tmp_path):
+    def build(settings):
+        raise ValueError("no such data")
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    for out in (old, new):
+        with pytest.raises(ValueError, match="no such data"):
+            common.command(build)(Mine(out=out))
+    assert (old.exists(), new.exists()) == (True, False)
+
+
 def test_results_of_another_study_stay(tmp_path):
     common.run(nan_study([]), Mine(out=tmp_path))
     kept = (tmp_path / "results.json").read_text()

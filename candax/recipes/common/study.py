@@ -1,5 +1,6 @@
 """The runner of all studies: a problem, a list of methods and a list of measures become results, table and picture."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -186,8 +187,16 @@ def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
     @functools.wraps(build)
     def of(settings: S) -> list[Row]:
         settings = settings.ready()
+        is_new = not settings.out.exists()
         writable_folder(settings.out)  # or it fails now, not when the data have been read
-        return run(build(settings), settings)
+        try:
+            study = build(settings)
+        except BaseException:
+            if is_new:
+                with contextlib.suppress(OSError):  # where something has been written into it
+                    settings.out.rmdir()
+            raise
+        return run(study, settings)
 
     return of
 
