@@ -109,7 +109,7 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
         ValueError: At the first fault, with file and line number.
     """
     blocks: list[Block] = []
-    number = 1
+    number = 0
     with open_bytes(path) as (raw, stream):
         lines = numbered(path, stream)
         try:
@@ -120,6 +120,7 @@ def read_examples(path: Path, done: Callable[[int], None] = lambda _: None) -> E
                     f"{path}:1: expected a header of at most as many examples as the file can have bytes, {most}; got "
                     f"{header.points}"
                 )
+            number = 1
             for piece in _pieces(line for _, line in itertools.islice(lines, header.points)):
                 blocks.append(parse_block(b"\n".join([*piece, b""]), header, str(path), number + 1))
                 number += len(piece)
@@ -199,7 +200,7 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     piece, size = list[bytes](), 0
     for line in lines:
         piece.append(line)
-        size += len(line)
+        size += len(line) + 1
         if size >= _CHUNK_BYTES:
             yield piece
             piece, size = [], 0

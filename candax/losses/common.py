@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Loss, Margin, SampledLogits
 
-_INNER, _COSINES, _MARGIN = "made_of_loss", "takes_cosines", "margin"
+_INNER, _COSINES, _MARGIN = "made_of_loss", "takes_cosines", "made_of_margin"
 
 Reduction: TypeAlias = Literal["sum", "mean"]
 
@@ -57,14 +57,14 @@ def innermost(loss: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, A
             return loss, keywords
 
 
-def parts_of(loss: Callable[..., Any]) -> list[Callable[..., Any]]:
+def functions_in(loss: Callable[..., Any]) -> list[Callable[..., Any]]:
     """The functions that a loss was made of, margins among them.
 
     Example:
         >>> from functools import partial
         >>> import candax as cx
         >>> loss = cx.losses.with_margin(partial(cx.losses.arcface, scale=8.0), cx.losses.css)
-        >>> cx.losses.arcface in parts_of(cx.losses.over_all_classes(loss))
+        >>> cx.losses.arcface in functions_in(cx.losses.over_all_classes(loss))
         True
     """
     parts: list[Callable[..., Any]] = []

@@ -29,7 +29,7 @@ from candax.losses import (
     subset_softmax,
     with_margin,
 )
-from candax.losses.common import parts_of
+from candax.losses.common import functions_in
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
@@ -206,7 +206,7 @@ class Head(OutputLayer):
         if self.placement is not None and sampler is not None:
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
         check_sampler_and_loss(sampler, loss)  # of shards: their slots are not alike where the whole sampler's are
-        of_cosines = [one.__name__ for one in _OF_COSINES if any(one is part for part in parts_of(loss))]
+        of_cosines = [one.__name__ for one in _OF_COSINES if any(one is part for part in functions_in(loss))]
         # Vectors that are computed may have length 1 already.
         if of_cosines and not self.normalized and not isinstance(self.vectors, ComputedVectors):
             warnings.warn(

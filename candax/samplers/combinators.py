@@ -216,7 +216,8 @@ def with_tail(head: Sampler, tail: Sampler) -> Sampler:
         states: State, candidates: Candidates, ids: Int[Array, "G n"], query: Query
     ) -> Float[Array, "G n"]:
         chosen, drawn = candidates.draw
-        of_tail = ids.reshape(drawn.ids.shape[0], -1)
+        sets = drawn.ids.shape[0]
+        of_tail = ids.reshape(sets, ids.size // max(sets, 1))
         counts = tail.log_expected_count(states[1], drawn, of_tail, query).reshape(ids.shape)
         return jnp.where(_members(chosen, ids), 0.0, counts)
 
@@ -253,5 +254,4 @@ def every(sampler: Sampler, schedule: int | Callable[[int], bool]) -> Sampler:
         >>> [step for step in range(10) if sampler.schedule(step)]
         [3, 6, 9]
     """
-    asked = schedule_of(schedule)
-    return sampler._replace(schedule=lambda step: bool(asked(step)))
+    return sampler._replace(schedule=schedule_of(schedule))

@@ -107,7 +107,8 @@ def grouped(
         groups = count_groups(num_groups, query)
         key_retrieve, key_fill = jax.random.split(key)
         if isinstance(sampler, Retriever):
-            number = classes_per_example(num_sampled, query.embeddings.shape[0], groups) if k is None else k
+            size = max(1, query.embeddings.shape[0])
+            number = classes_per_example(num_sampled, size, groups) if k is None else k
             # A copy of another example finds nothing of its own.
             asked = only_counting(query, groups)
             if sampler.shortlist is None:

@@ -27,11 +27,16 @@ def test_one_law_with_fewer_classes_than_samples(name: str) -> None:
     SAMPLERS[name].check(SAMPLERS[name].groups[0], num_valid=4, num_classes=24, laws=["one_law"])
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+EMPTY = {name: (lambda sampler=sampler: sampler.factory(sampler.groups[-1])) for name, sampler in SAMPLERS.items()}
+EMPTY["tail per example"] = lambda: cx.samplers.with_tail(cx.samplers.top_k(3), cx.samplers.top_k(5))
+EMPTY["grouped index"] = lambda: cx.samplers.grouped(cx.samplers.exact_index(), num_sampled=8, num_groups=None)
+
+
+@pytest.mark.parametrize("name", EMPTY)
 def test_a_batch_may_be_empty(name: str) -> None:
     """Only traced: it is shapes that an empty batch may not fit."""
     classes, key = make_classes(), jax.random.key(0)
-    sampler = SAMPLERS[name].factory(SAMPLERS[name].groups[-1])
+    sampler = EMPTY[name]()
 
     def loss(state: State) -> jax.Array:
         nobody = jnp.zeros((0, classes.vectors.shape[1])), jnp.zeros((0, 2), jnp.int32)

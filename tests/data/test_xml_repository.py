@@ -157,6 +157,13 @@ def test_damaged_compression(tmp_path: Path, suffix: str, fault: str) -> None:
         read_examples(path)
 
 
+def test_a_header_that_breaks_off_is_the_damaged_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt.gz"
+    path.write_bytes(COMPRESS[".gz"](b"2000 5 3")[:-9])
+    with pytest.raises(ValueError, match=re.escape(str(path)) + ":1: damaged at or after this line"):
+        read_examples(path)
+
+
 def test_read_again_only_when_a_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_both(tmp_path)
     reads = []

@@ -35,7 +35,7 @@ def counting(query: Query, groups: int) -> Bool[Array, "G each"]:
     real = query.labels >= 0
     if query.elsewhere is not None:
         real = real | query.elsewhere
-    labelled = jnp.any(real, axis=1).reshape(groups, real.shape[0] // max(groups, 1))
+    labelled = jnp.any(real, axis=1).reshape(groups, real.shape[0] // groups)
     return labelled | ~jnp.any(labelled, axis=1, keepdims=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from candax.alike import made_once
-from candax.base import Classes, KeyArray, State
+from candax.base import Classes, KeyArray, State, never
 from candax.checks import check_positive, checked
 
 
@@ -30,7 +30,7 @@ def schedule_of(schedule: int | Callable[[int], bool] | None) -> Callable[[int],
         [3, 6, 9]
     """
     if callable(schedule):
-        return schedule
+        return schedule if schedule is never else lambda step: bool(schedule(step))
     if schedule is None:
         return exponential_schedule()
     check_positive("schedule (a number of steps)", schedule)
