@@ -58,7 +58,8 @@ def profile(
     ms = dict.fromkeys(PARTS, 0.0)
 
     def clock(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-        return float(np.median(milliseconds(lambda: function(*arguments), repeats))), function(*arguments)
+        spent = float(np.median(milliseconds(lambda: function(*arguments), repeats)))
+        return spent, jax.block_until_ready(function(*arguments))
 
     classes, labels = head.classes(), jnp.asarray(batch.labels)
     embeddings = as_scored(embed(model, batch), classes.normalized)
@@ -83,7 +84,7 @@ def profile(
     # Copies, which are donated: a whole step is timed with the originals below.
     own = jax.tree.map(jnp.array, (classes.vectors, rowwise(tx).init(classes.vectors), state))
     updated = in_place(lambda own, grads: (update(*own, grads, ids, key, without_table),) * 2, own)
-    ms["update"], _ = clock(updated, row_grads)
+    ms["update"] = clock(updated, row_grads)[0]
     del own, updated, logits, to_rows, rest, to_logits, to_sampled, query, drawn
 
     if sampler is not None and any(sampler.schedule(step) for step in range(1, 2 * period + 1)):

@@ -13,9 +13,10 @@ All contenders, the full softmax among them, have the same model and data, the s
 of --rates, as a multiple of the recipe's, for a share of the epochs, measured on validation data; while the best is the
 highest or the lowest so far, twice or half of it is tried, too (up to --more-rates). The best of them is trained with
 in full and measured on test data. With --batches and --candidates the size of a batch and the number of candidates are
-tuned, too, each after the other: those are taken that are soonest at 98 % of the best quality among the contender's own
-trials. If the full training diverges, the next best rate is taken; if all diverge, the row says "diverged" and the race
-goes on. Seconds count all that a training needs, with refreshes, updates and the loading of batches, but not compiling,
+tuned, too, each after the other: those are taken that are soonest at 99 % of the best quality among the contender's own
+trials. What was found is kept in the folder, as tuning.json. If the full training diverges, the next best setting is
+taken; if all diverge, the row says "diverged" and the race goes on.
+Seconds count all that a training needs, with refreshes, updates and the loading of batches, but not compiling,
 measuring and the first build of an index, at the start. "to 98 %": seconds until a point of the curve, by straight
 lines between points, is at 98 % of the best that the full softmax reached; with several seeds the mean over them, each
 against the full softmax of the same seed, and none if one does not get there. "share": of the seconds that the full
@@ -34,7 +35,7 @@ from candax.data.tab_separated import name_of
 from candax.experiments.race_peers import PeerName
 from candax.experiments.race_split import split_classes
 from candax.experiments.race_tasks import QUALITY, TASKS, Contender, TaskName, Trained, settings_of, trained_by
-from candax.experiments.race_tuning import Curve, Sizes, Tuned, tune
+from candax.experiments.race_tuning import Curve, Setting, Tuned, tune
 from candax.recipes import common
 from candax.recipes.common.catalog import LossName, SamplerName
 
@@ -115,6 +116,7 @@ def race(settings: Race) -> common.Study:
     """Runs the race; a row for each contender, the full softmax first."""
     task, number = TASKS[settings.task], settings.recipe().num_sampled
     loaded = functools.cache(settings.load)
+    data = task.digest(loaded("test"))
     contenders = {_FULL: Contender()}
     if settings.all_classes:
         contenders |= {
@@ -130,12 +132,12 @@ def race(settings: Race) -> common.Study:
     methods = []
     for name, contender in contenders.items():
         train, samples = functools.partial(_trained, settings, loaded, contender), contender.sampler is not None
-        tuned = functools.cache(functools.partial(_tuned, settings, train, samples))
+        tuned = functools.cache(functools.partial(_tuned, settings, data, name, train, samples))
         for seed in range(settings.seed, settings.seed + settings.seeds):
-            run = functools.partial(_run, train, tuned, samples, name, seed)
+            run = functools.partial(_run, settings, train, tuned, samples, name, seed)
             methods.append(common.Method({"method": name, "seed": seed}, run))
     percent = f"{100 * settings.nearly:g} %"
-    tried = {("batch", "batch"): settings.batches, ("S", "candidates"): settings.candidates}
+    tried = {("batch", "batch", ","): settings.batches, ("S", "candidates", ","): settings.candidates}
     sizes = [of for of, multiples in tried.items() if multiples != (1.0,)]
     split = "" if settings.num_classes is None else f" split into {settings.num_classes:,} classes or more"
     return common.Study(
@@ -144,7 +146,7 @@ def race(settings: Race) -> common.Study:
         (
             common.Column("method", "method"),
             common.Column("rate", "rate", ".3g", _rates),
-            *(common.Column(*of, ".3g") for of in sizes),
+            *(common.Column(*of) for of in sizes),
             common.Column(f"best {task.heading}", "best", ".4f", spread=True),
             common.Column("of full", "of_full", ".3f", common.relative("best")),
             common.Column(f"to {percent}, s", "to_nearly", ".0f", functools.partial(_to_nearly, settings.nearly)),
@@ -164,7 +166,7 @@ def race(settings: Race) -> common.Study:
             ),
         ),
         may_change=("samplers", "losses", "all_classes", "peers", "sampled_epochs", "seeds", "more_rates"),
-        data=task.digest(loaded("test")),
+        data=data,
         caption=f"share: of the full softmax's seconds to {percent} of its best",
     )
 
@@ -173,45 +175,50 @@ def _trained(
     settings: Race,
     loaded: Callable[[str], Any],
     contender: Contender,
+    of: Setting,
     *,
     split: str,
-    rate: float,
-    sizes: Sizes,
     share: float,
     seed: int,
 ) -> Trained:
-    usual = settings.recipe(split=split)
-    task = TASKS[settings.task]
+    usual, task = settings.recipe(split=split), TASKS[settings.task]
     epochs = usual.epochs if contender.sampler is None else settings.sampled_epochs or usual.epochs
-    changes = {"learning_rate": rate * task.rate(usual), "epochs": share * epochs, **_sizes(settings, sizes)}
+    changes = {"learning_rate": of.rate * task.rate(usual), "epochs": share * epochs, **_sizes(settings, of)}
     return trained_by(settings.task, dataclasses.replace(usual, **changes), loaded(split), contender, seed)
 
 
-def _sizes(settings: Race, sizes: Sizes) -> dict[str, int]:
+def _sizes(settings: Race, of: Setting) -> dict[str, int]:
     """The recipe's settings for batch and number of candidates; the batch stays even, as links have it."""
     usual, batch = settings.recipe(), TASKS[settings.task].batch
-    even = 2 * max(1, round(sizes.batch * getattr(usual, batch) / 2))
-    whole = {batch: getattr(usual, batch) if sizes.batch == 1 else even}
-    return {**whole, "num_sampled": max(1, round(sizes.candidates * usual.num_sampled))}
+    even = 2 * max(1, round(of.batch * getattr(usual, batch) / 2))
+    whole = {batch: getattr(usual, batch) if of.batch == 1 else even}
+    return {**whole, "num_sampled": max(1, round(of.candidates * usual.num_sampled))}
 
 
-def _tuned(settings: Race, train: Callable[..., Trained], samples: bool) -> Tuned:
-    """Tuned on the curve's validation examples."""
+def _tuned(settings: Race, data: str, name: str, train: Callable[..., Trained], samples: bool) -> Tuned:
+    """Tuned on the curve's validation examples: once, as seconds differ each time, also where a race goes on."""
     numbers = settings.candidates if samples else settings.candidates[:1]
 
-    def trial(rate: float, sizes: Sizes) -> Curve:
-        training, pair = train(split="validation", rate=rate, sizes=sizes, share=settings.trial, seed=settings.seed)
-        name = f"rate {rate:g}"
+    def trial(of: Setting) -> Curve:
+        training, pair = train(of, split="validation", share=settings.trial, seed=settings.seed)
+        shown = f"rate {of.rate:g}"
         if len(settings.batches) == len(numbers) == 1:
-            end = training.by(*pair, name, measure=training.on_the_way, on_the_way=None)(None)
+            end = training.by(*pair, shown, measure=training.on_the_way, on_the_way=None)(None)
             return {"seconds": [end["seconds"]], QUALITY: [end[QUALITY]]}
-        name += f", batch {sizes.batch:g}, candidates {sizes.candidates:g}"
-        return training.by(*pair, name, measure=lambda model: {}, measured_at=common.MEASURED_AT)(None)["curve"]
+        shown += f", batch {of.batch:g}, candidates {of.candidates:g}"
+        return training.by(*pair, shown, measure=lambda model: {}, measured_at=common.MEASURED_AT)(None)["curve"]
 
-    return tune(trial, settings.rates, settings.more_rates, settings.batches, numbers, settings.nearly)
+    def found() -> Tuned:
+        return tune(trial, settings.rates, settings.more_rates, settings.batches, numbers, settings.nearly)
+
+    others = ("out", "seeds", "samplers", "losses", "all_classes", "peers")
+    of = {name: value for name, value in dataclasses.asdict(settings).items() if name not in others}
+    kept = common.kept_once(settings.out / "tuning.json", name, {**of, "data": data}, found)
+    return Tuned([Setting(*of) for of in kept[0]], kept[1])
 
 
 def _run(
+    settings: Race,
     train: Callable[..., Trained],
     tuned: Callable[[], Tuned],
     samples: bool,
@@ -219,21 +226,25 @@ def _run(
     seed: int,
     folder: Path | None,
 ) -> dict[str, Any]:
-    sizes, rates, trials = tuned()
+    order, trials = tuned()
 
-    def attempt(rate: float, folder: Path | None) -> dict[str, Any]:
-        training, pair = train(split="test", rate=rate, sizes=sizes, share=1.0, seed=seed)
+    def attempt(of: Setting, folder: Path | None) -> dict[str, Any]:
+        training, pair = train(of, split="test", share=1.0, seed=seed)
         figures = training.by(*pair, name, measured_at=common.MEASURED_AT)(folder)
         return {**figures, "best": max(figures["curve"][QUALITY])}
 
-    best_first = sorted(rates, key=lambda rate: (-rates[rate], rate))
-    figures = common.first_finite({rate: functools.partial(attempt, rate) for rate in best_first}, "rate")(folder)
+    attempts = {f"{of.rate:g} {of.batch:g} {of.candidates:g}": of for of in order}
+    runs = {label: functools.partial(attempt, of) for label, of in attempts.items()}
+    figures = common.first_finite(runs, "rate")(folder)
+    of = order[0] if figures["rate"] is None else attempts[figures["rate"]]
+    sizes = _sizes(settings, of)
     return {
         **figures,
+        "rate": None if figures["rate"] is None else of.rate,
         "diverged": float(figures["rate"] is None),
-        "diverged_rates": figures["diverged"],
-        "batch": sizes.batch,
-        "candidates": sizes.candidates if samples else None,
+        "diverged_rates": [attempts[label].rate for label in figures["diverged"]],
+        "batch": sizes[TASKS[settings.task].batch],
+        "candidates": sizes["num_sampled"] if samples else None,
         "trials": trials,
     }
 

@@ -74,10 +74,7 @@ class Contender(NamedTuple):
 
 
 def _extreme(settings: Train, dataset: Any, seed: int) -> Trained:
-    training = settings.training(dataset, seed=seed)
-    if settings.sampler is None:
-        return training, (None, common.full_softmax_for(settings.batch_size, dataset.num_classes))
-    return training, settings.pair_of(dataset.num_classes)
+    return settings.training(dataset, seed=seed), settings.pair_of(dataset.num_classes)
 
 
 def _sequences(settings: sequences.SequencesSettings, found: Any, seed: int) -> Trained:

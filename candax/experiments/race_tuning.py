@@ -6,12 +6,14 @@ from typing import Any, NamedTuple, TypeAlias
 from candax.experiments.race_tasks import QUALITY
 from candax.recipes import common
 
+# What was measured on the way by the seconds of training; None: it diverged.
 Curve: TypeAlias = Mapping[str, Sequence[float]]
 
 
-class Sizes(NamedTuple):
-    """Batch and number of candidates, as multiples of the recipe's."""
+class Setting(NamedTuple):
+    """Multiples of the recipe's learning rate, batch and number of candidates."""
 
+    rate: float
     batch: float = 1.0
     candidates: float = 1.0
 
@@ -20,18 +22,16 @@ class Tuned(NamedTuple):
     """What was found.
 
     Attributes:
-        sizes: those that are soonest at nearly the best quality of all that were tried.
-        rates: the quality by each rate that was tried with them.
-        trials: rows of all trials.
+        settings: to train with; where that diverges, the next one.
+        trials: a row for each trial.
     """
 
-    sizes: Sizes
-    rates: dict[float, float]
+    settings: list[Setting]
     trials: list[dict[str, Any]]
 
 
 def tune(
-    trial: Callable[[float, Sizes], Curve],
+    trial: Callable[[Setting], Curve],
     rates: Sequence[float],
     more_rates: int,
     batches: Sequence[float],
@@ -40,73 +40,83 @@ def tune(
 ) -> Tuned:
     """Tries rates with the first batch and number of candidates, then the other batches, then the other numbers.
 
-    A larger batch is tried with the best rate so far and twice that, a smaller one with the best and half of it, other
-    numbers of candidates with the best alone. Wherever rates are tried, twice or half the best is tried too while the
-    best is the highest or the lowest of them.
+    A larger batch is tried with the best rate of the first one and with twice that, a smaller one with the best and
+    half of it, other numbers of candidates with the best alone. Wherever several rates are tried, twice or half the
+    best is tried too while the best is the highest or the lowest of them. A single rate is taken as it is.
+
+    Batch and number are those whose best rate is soonest halfway between ``nearly`` and the best quality of all trials:
+    what is chosen by the time to ``nearly`` itself would often stay below that of the full softmax.
 
     Args:
-        trial: trains with a rate and sizes and measures quality by seconds; raises FloatingPointError if it diverges.
-        rates: multiples of the recipe's rate; one that is by itself, with no other sizes to try, needs no trial.
+        trial: trains with a setting and measures quality by seconds; raises FloatingPointError if it diverges.
+        rates: multiples of the recipe's rate.
         more_rates: how many further rates are tried, each time.
         batches: multiples of the recipe's batch.
         candidates: multiples of the recipe's number of candidates.
-        nearly: the share of the best quality of all trials that sizes have to reach soonest.
+        nearly: the share of the full softmax's best quality that the race asks for.
     """
-    first = Sizes(batches[0], candidates[0])
+    rates, batches, candidates = (list(dict.fromkeys(some)) for some in (rates, batches, candidates))
+    first = Setting(rates[0], batches[0], candidates[0])
     if len(rates) == len(batches) == len(candidates) == 1:
-        return Tuned(first, {rates[0]: 0.0}, [])
-    found: dict[Sizes, dict[float, Curve]] = {}
+        return Tuned([first], [])
+    more = more_rates if len(rates) > 1 else 0
+    found: dict[Setting, Curve | None] = {}
 
-    def attempt(sizes: Sizes, some: Sequence[float], more: int) -> float:
-        found[sizes] = _by_rate(lambda rate: trial(rate, sizes), some, more)
-        return _best(found[sizes])
+    def attempt(of: Setting, some: Iterable[float], more: int) -> Setting:
+        """The best of some rates, all else as in ``of``."""
+        tried: list[Setting] = []
+        left = [of._replace(rate=rate) for rate in some]
+        number = len(left) + more
+        while left and len(tried) < number:
+            tried.append(left.pop(0))
+            try:
+                found[tried[-1]] = trial(tried[-1])
+            except FloatingPointError:
+                found[tried[-1]] = None
+            left = left or _beyond(tried, found)
+        return _best(tried, found)
 
-    best = attempt(first, rates, more_rates)
+    bests = [best := attempt(first, rates, more)]
     for batch in batches[1:]:
-        attempt(first._replace(batch=batch), (best, best * (2 if batch > first.batch else 0.5)), more_rates)
-    batch = _soonest(found, nearly).batch
+        near = [best.rate, best.rate * (2 if batch > first.batch else 0.5)] if len(rates) > 1 else rates
+        bests.append(attempt(best._replace(batch=batch), near, more))
+    soonest = _soonest(bests, found, nearly)
     for number in candidates[1:]:
-        attempt(Sizes(batch, number), (_best(found[Sizes(batch, first.candidates)]),), 0)
-    sizes = _soonest(found, nearly)
-    rows = [
-        {"rate": rate, **sizes._asdict(), QUALITY: curve[QUALITY][-1], "seconds": curve["seconds"][-1]}
-        for sizes, curves in found.items()
-        for rate, curve in curves.items()
-    ]
-    return Tuned(sizes, {rate: curve[QUALITY][-1] for rate, curve in found[sizes].items()}, rows)
+        bests.append(attempt(soonest._replace(candidates=number), [soonest.rate], 0))
+    soonest = _soonest(bests, found, nearly)
+    alike = [of for of in found if of[1:] == soonest[1:]]
+    order = sorted(alike, key=lambda of: (-_quality(found[of]), of.rate))
+    order += sorted(found.keys() - set(alike), key=lambda of: (-_quality(found[of]), of))
+    return Tuned(order, [{**of._asdict(), **_figures(curve)} for of, curve in found.items()])
 
 
-def _by_rate(trial: Callable[[float], Curve], rates: Iterable[float], more: int) -> dict[float, Curve]:
-    found: dict[float, Curve] = {}
-    rates = list(rates)
-    number = len(rates) + more
-    while rates and len(found) < number:
-        try:
-            found[rates[0]] = trial(rates[0])
-        except FloatingPointError:
-            found[rates[0]] = {"seconds": [0.0], QUALITY: [0.0]}
-        rates = rates[1:] or _beyond(found)
-    return found
+def _quality(curve: Curve | None) -> float:
+    return 0.0 if curve is None else curve[QUALITY][-1]
 
 
-def _beyond(found: Mapping[float, Curve]) -> list[float]:
+def _figures(curve: Curve | None) -> dict[str, Any]:
+    seconds = None if curve is None else curve["seconds"][-1]
+    return {QUALITY: _quality(curve), "seconds": seconds, "diverged": curve is None}
+
+
+def _best(tried: Iterable[Setting], found: Mapping[Setting, Curve | None]) -> Setting:
+    """The setting of the highest quality; that of the lowest rate, where all have diverged."""
+    return max(sorted(tried), key=lambda of: _quality(found[of]))
+
+
+def _beyond(tried: Sequence[Setting], found: Mapping[Setting, Curve | None]) -> list[Setting]:
     """A further rate, where the best is the highest or the lowest of those tried."""
-    best = _best(found)
-    return [2 * best] if best == max(found) else [best / 2] if best == min(found) else []
+    best, rates = _best(tried, found), [of.rate for of in tried]
+    factors = [2.0] if best.rate == max(rates) else [0.5] if best.rate == min(rates) else []
+    return [best._replace(rate=factor * best.rate) for factor in factors]
 
 
-def _best(found: Mapping[float, Curve]) -> float:
-    """The rate of the highest quality; the lowest one, where all have diverged."""
-    return max(sorted(found), key=lambda rate: found[rate][QUALITY][-1])
+def _soonest(bests: Sequence[Setting], found: Mapping[Setting, Curve | None], nearly: float) -> Setting:
+    level = (1 + nearly) / 2 * max(_quality(found[of]) for of in bests)
 
-
-def _soonest(found: Mapping[Sizes, Mapping[float, Curve]], nearly: float) -> Sizes:
-    """The sizes that are first at nearly the best quality, each with its best rate."""
-    best = {sizes: curves[_best(curves)] for sizes, curves in found.items()}
-    level = nearly * max(curve[QUALITY][-1] for curve in best.values())
-
-    def seconds(sizes: Sizes) -> float:
-        reached = common.reaching(best[sizes], QUALITY, level, "seconds")
+    def seconds(of: Setting) -> float:
+        curve = found[of]
+        reached = None if curve is None else common.reaching(curve, QUALITY, level, "seconds")
         return float("inf") if reached is None else reached
 
-    return min(best, key=seconds)
+    return min(bests, key=seconds)

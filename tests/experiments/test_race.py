@@ -1,5 +1,6 @@
 """The race: every task takes part, contenders are tuned alike, and the table says when each is nearly there."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from candax.experiments import race as module
 from candax.experiments.race import Race, race
 from candax.experiments.race_tasks import QUALITY, TASKS, settings_of
-from candax.experiments.race_tuning import Sizes, tune
+from candax.experiments.race_tuning import Setting, tune
 from tests.commands import fails, write_dataset, write_ring, write_shop, write_words
 
 SMALL = {
@@ -70,7 +71,9 @@ def faked(monkeypatch, diverges, quality=None):
     ``quality`` gives the points of the curve, of (sampler, seed).
     """
 
-    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
+    def trained(settings, loaded, contender, of, *, split, share, seed):
+        rate = of.rate
+
         def run(folder):
             if split == "test" and diverges(contender.sampler, rate, seed):
                 raise FloatingPointError("loss")
@@ -116,7 +119,9 @@ def test_a_contender_that_diverges_falls_back_to_other_rates_and_ends_no_race(tm
     ],
 )
 def test_a_best_rate_has_worse_ones_on_both_sides(best, more, tried, taken, tmp_path, monkeypatch):
-    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
+    def trained(settings, loaded, contender, of, *, split, share, seed):
+        rate = of.rate
+
         def run(folder):
             quality = 1 / (1 + abs(np.log(rate / best)))
             return {QUALITY: quality, "curve": {"step": [1], "seconds": [1.0], QUALITY: [quality]}, "seconds": 1.0}
@@ -131,7 +136,9 @@ def test_a_best_rate_has_worse_ones_on_both_sides(best, more, tried, taken, tmp_
 
 
 def test_where_all_rates_diverge_lower_ones_are_tried(tmp_path, monkeypatch):
-    def trained(settings, loaded, contender, *, split, rate, sizes, share, seed):
+    def trained(settings, loaded, contender, of, *, split, share, seed):
+        rate = of.rate
+
         def run(folder):
             if rate > 0.25:
                 raise FloatingPointError("loss")
@@ -202,29 +209,62 @@ def test_batch_and_candidates_are_those_that_are_soonest_nearly_at_the_best():
     """A step takes as long as it has examples and candidates; few candidates end low, large batches need high rates."""
     tried = []
 
-    def trial(rate, sizes):
-        tried.append((rate, *sizes))
-        if sizes.batch == 4:
+    def trial(of):
+        tried.append(of)
+        if of.batch == 4:
             raise FloatingPointError("loss")
-        end = 0.5 - 0.1 * (sizes.candidates < 1) - 0.01 * abs(np.log2(rate / sizes.batch))
-        seconds = (1 + sizes.candidates) * (0.75 if sizes.batch > 1 else 1)
+        end = 0.5 - 0.1 * (of.candidates < 1) - 0.01 * abs(np.log2(of.rate / of.batch))
+        seconds = (1 + of.candidates) * (0.75 if of.batch > 1 else 1)
         return {"seconds": [0.5 * seconds, seconds], QUALITY: [0.5 * end, end]}
 
-    found = tune(trial, (0.5, 1.0, 2.0), 1, (1.0, 2.0, 4.0), (1.0, 0.5, 4.0), 0.98)
-    assert found.sizes == Sizes(2.0, 1.0)
+    found = tune(trial, (0.5, 1.0, 2.0), 1, (1.0, 2.0, 4.0, 2.0), (1.0, 0.5, 4.0), 0.98)
     assert tried == [
-        *((rate, 1.0, 1.0) for rate in (0.5, 1.0, 2.0)),
-        *((rate, 2.0, 1.0) for rate in (1.0, 2.0, 4.0)),
-        *((rate, 4.0, 1.0) for rate in (1.0, 2.0, 0.5)),
-        (2.0, 2.0, 0.5),
-        (2.0, 2.0, 4.0),
+        *(Setting(rate, 1.0, 1.0) for rate in (0.5, 1.0, 2.0)),
+        *(Setting(rate, 2.0, 1.0) for rate in (1.0, 2.0, 4.0)),
+        *(Setting(rate, 4.0, 1.0) for rate in (1.0, 2.0, 0.5)),
+        Setting(2.0, 2.0, 0.5),
+        Setting(2.0, 2.0, 4.0),
     ]
-    assert max(found.rates, key=found.rates.get) == 2.0
-    assert [(row["rate"], row["batch"], row["candidates"]) for row in found.trials] == tried
+    assert found.settings[:3] == [Setting(2.0, 2.0, 1.0), Setting(1.0, 2.0, 1.0), Setting(4.0, 2.0, 1.0)]
+    assert sorted(found.settings) == sorted(tried)  # to fall back to
+    assert [Setting(*(row[name] for name in Setting._fields)) for row in found.trials] == tried
+    assert [row["rate"] for row in found.trials if row["diverged"]] == [1, 2, 0.5]
+
+
+def test_what_is_quick_and_would_stay_below_is_not_taken():
+    """98 % of one's own best, which is a little below that of the full softmax, would not be 98 % of the latter."""
+
+    def trial(of):
+        return {"seconds": [of.candidates], QUALITY: [0.985 if of.candidates == 1 else 0.968]}
+
+    assert tune(trial, (1.0,), 3, (1.0,), (1.0, 0.25), 0.98).settings[0] == Setting(1.0)
 
 
 def test_a_single_setting_needs_no_trial():
-    assert tune(lambda rate, sizes: {}, (2.0,), 3, (1.0,), (0.5,), 0.98) == (Sizes(1.0, 0.5), {2.0: 0.0}, [])
+    assert tune(lambda of: {}, (2.0,), 3, (1.0,), (0.5,), 0.98) == ([Setting(2.0, 1.0, 0.5)], [])
+
+
+def test_a_race_that_goes_on_keeps_what_was_tuned(tmp_path, monkeypatch):
+    faked(monkeypatch, lambda *of: False)
+    settings = Race(samplers=("uniform",), rates=(1.0, 1.5), more_rates=0, out=tmp_path)
+    race(settings)
+    monkeypatch.setattr(module, "tune", lambda *arguments: pytest.fail("tuned again"))
+    (tmp_path / "results.json").unlink()
+    assert [row["rate"] for row in race(dataclasses.replace(settings, seeds=2))] == [1.5, 1.5]
+    monkeypatch.setattr(module, "tune", lambda *arguments: tune(*arguments)._replace(settings=[Setting(1.0)]))
+    assert race(dataclasses.replace(settings, trial=0.5))[0]["rate"] == 1
+
+
+def test_a_race_of_before_there_were_sizes_is_read(tmp_path, monkeypatch):
+    faked(monkeypatch, lambda *of: False)
+    settings = Race(samplers=("uniform",), rates=(1.0,), out=tmp_path)
+    rows = race(settings)
+    written = json.loads((tmp_path / "results.json").read_text())
+    for name in ("batches", "candidates"):
+        del written["settings"][name]
+    (tmp_path / "results.json").write_text(json.dumps(written))
+    monkeypatch.setattr(module, "_run", lambda *arguments: pytest.fail("trained again"))
+    assert race(settings) == rows
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -239,13 +279,15 @@ def test_other_batches_and_candidates_are_trained_with(tmp_path):
         dataset=str(write_ring(tmp_path / "ring")),
         quick=True,
         num_sampled=12,
+        rates=(1.0, 2.0),
         batches=(0.5, 1.0),
         candidates=(0.5,),
         more_rates=0,
         out=tmp_path,
     )
     full, uniform = race(settings)
-    assert (full["candidates"], uniform["candidates"]) == (None, 0.5)
+    assert (full["candidates"], uniform["candidates"]) == (None, 6)
     for row in (full, uniform):
-        assert {(trial["rate"], trial["batch"]) for trial in row["trials"]} == {(1.0, 0.5), (1.0, 1.0), (2.0, 1.0)}
-    assert module._sizes(settings, Sizes(0.5, 0.5)) == {"batch_size": 16, "num_sampled": 6}
+        assert {(trial["rate"], trial["batch"]) for trial in row["trials"][:2]} == {(1.0, 0.5), (2.0, 0.5)}
+        assert {trial["batch"] for trial in row["trials"][2:]} == {1.0}
+        assert row["batch"] in (16, 32)

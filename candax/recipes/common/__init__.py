@@ -19,7 +19,7 @@ from candax.recipes.common.report import (
     relative as relative,
     sweep as sweep,
 )
-from candax.recipes.common.results import folder_for as folder_for
+from candax.recipes.common.results import folder_for as folder_for, kept_once as kept_once
 from candax.recipes.common.settings import (
     Count as Count,
     NonNegative as NonNegative,

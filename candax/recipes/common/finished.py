@@ -177,7 +177,7 @@ def find(run: Path, commands: str) -> Path:
         )
     parts = ("checkpoints", "models", "study.json", "config.json", "settings.json")
     begun = [name for name in parts if (run / name).exists()]
-    if begun == ["checkpoints"]:
+    if begun == ["checkpoints"] and run.absolute().parent.name != "models":
         raise ValueError(
             f"expected the folder of a finished run of {commands}, got {run}, which candax.training.fit has written: "
             "candax.training.load reads it into a model, and candax.training.export writes its class vectors."

@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,19 @@ def folder_for(name: str, out: Path) -> Path:
     return out
 
 
-def read_rows(path: Path, identity: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The rows in the file; None if there is no file, or one with other data or settings."""
+def read_rows(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The rows in the file; None if there is no file, or one with other data or settings.
+
+    ``defaults`` stand for settings that the study did not have when the file was written.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
+    if isinstance(found.get("settings"), dict):
+        found["settings"] = {**defaults, **found["settings"]}
     if identity.items() <= found.items():
         rows = found.get("rows")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -58,6 +63,23 @@ def write_json(path: Path, results: Any) -> None:
     """Writes JSON, which has null for numbers that are not finite."""
     found = json.loads(json.dumps(results), parse_constant=lambda name: None)
     write_atomically(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+
+
+def kept_once(path: Path, name: str, of: Any, make: Callable[[], Any]) -> Any:
+    """What was made under a name, of the same, when it was asked for first, as JSON values.
+
+    Args:
+        path: of the file that keeps it.
+        name: of what is made.
+        of: all that it depends on; with something else it is made anew.
+        make: makes it.
+    """
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    of = as_json(of)
+    if name not in kept or kept[name]["of"] != of:
+        kept[name] = {"of": of, "made": as_json(make())}
+        write_json(path, kept)
+    return kept[name]["made"]
 
 
 def set_aside(out: Path, file: Path, console: Console) -> None:

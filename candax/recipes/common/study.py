@@ -120,13 +120,15 @@ def _run(study: Study, settings: Settings) -> list[Row]:
     for note in study.notes:
         console.print(note, soft_wrap=True, markup=False)
     console.print(study.title, markup=False)
-    found = read_rows(file, identity)
+    defaults = as_json({field.name: field.default for field in dataclasses.fields(settings)})
+    defaults |= dict.fromkeys(study.may_change)
+    found = read_rows(file, identity, defaults)
     if found is None:
         before = next(
             (
                 path
                 for path in sorted(out.glob(f"{file.stem}-before*.json"))
-                if without_models(read_rows(path, identity))
+                if without_models(read_rows(path, identity, defaults))
             ),
             None,
         )
@@ -136,7 +138,7 @@ def _run(study: Study, settings: Settings) -> list[Row]:
             write_json(file, {**identity, "rows": []})
         else:
             before.rename(file)
-            found = read_rows(file, identity)
+            found = read_rows(file, identity, defaults)
     done = [row for row in found or () if all((out / path).is_file() for path in row.get(MODELS, ()))]
     every = [as_json(method.labels) for method in study.methods]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
