@@ -114,7 +114,8 @@ class Race(common.Settings):
 @common.command
 def race(settings: Race) -> common.Study:
     """Runs the race; a row for each contender, the full softmax first."""
-    task, number = TASKS[settings.task], settings.recipe().num_sampled
+    task = TASKS[settings.task]
+    numbers = {_sizes(settings, Setting(1.0, candidates=of))["num_sampled"] for of in settings.candidates}
     loaded = functools.cache(settings.load)
     data = task.digest(loaded("test"))
     contenders = {_FULL: Contender()}
@@ -141,7 +142,8 @@ def race(settings: Race) -> common.Study:
     sizes = [of for of, multiples in tried.items() if multiples != (1.0,)]
     split = "" if settings.num_classes is None else f" split into {settings.num_classes:,} classes or more"
     return common.Study(
-        f"{settings.task}, {name_of(settings.dataset or settings.recipe().dataset)}{split}: {number:,} candidates",
+        f"{settings.task}, {name_of(settings.dataset or settings.recipe().dataset)}{split}: "
+        f"{' to '.join(f'{number:,}' for number in sorted({min(numbers), max(numbers)}))} candidates",
         methods,
         (
             common.Column("method", "method"),
