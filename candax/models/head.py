@@ -18,24 +18,20 @@ from jaxtyping import Array, Float, Int, Integer
 from candax.base import KeyArray, SampledLogits, Sampler
 from candax.blocks import Transform
 from candax.checks import check_positive, checked
-from candax.losses import (
-    arcface,
-    cosface,
-    d_softmax,
-    d_softmax_b,
-    full_softmax,
-    over_all_classes,
-    sampled_softmax,
-    subset_softmax,
-    with_margin,
-)
-from candax.losses.common import functions_in
+from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.output_layer import OutputLayer, class_vectors, lengthened, log_prior
 from candax.models.predictions import check_reduction, predictions
-from candax.models.sampled import check_has_blocks, check_sampler_and_loss, loss_over_all, reads_vectors, refreshes
+from candax.models.sampled import (
+    check_has_blocks,
+    check_sampler_and_loss,
+    loss_over_all,
+    reads_vectors,
+    refreshes,
+    warn_of_cosines,
+)
 from candax.models.scoring import draw_and_score
 from candax.rows.lookups import record_draw
 from candax.rows.slots import settle
@@ -51,8 +47,6 @@ from candax.rows.tables import (
     table_of,
 )
 from candax.samplers.sharded import sharded
-
-_OF_COSINES = (arcface, cosface, d_softmax, d_softmax_b)
 
 
 class SamplerState(nnx.Variable):
@@ -206,14 +200,9 @@ class Head(OutputLayer):
         if self.placement is not None and sampler is not None:
             sampler = sharded(sampler, self.placement.num_shards, mesh=self.placement.mesh, axis=self.placement.axis)
         check_sampler_and_loss(sampler, loss)  # of shards: their slots are not alike where the whole sampler's are
-        of_cosines = [one.__name__ for one in _OF_COSINES if any(one is part for part in functions_in(loss))]
         # Vectors that are computed may have length 1 already.
-        if of_cosines and not self.normalized and not isinstance(self.vectors, ComputedVectors):
-            warnings.warn(
-                f"{of_cosines[0]} takes cosines, which this head's logits are only if its class vectors and embeddings "
-                "have length 1 already: make the head with normalized=True.",
-                stacklevel=2,
-            )
+        if not self.normalized and not isinstance(self.vectors, ComputedVectors):
+            warn_of_cosines(loss)
         transformed = _after(self.transform, loss)
         self._given = given
         self.sampler, self.loss_function = sampler, transformed

@@ -1,6 +1,7 @@
 """The sampled loss as a pure function: draw candidates, score them and the labels, reduce. Heads are built on it."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,14 +13,17 @@ from jaxtyping import Array, Float, Integer
 
 from candax.base import Classes, KeyArray, Query, Sampler, State
 from candax.checks import checked, described
-from candax.losses.common import innermost
+from candax.losses.common import functions_in, innermost
+from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, of_number, scores_all_classes
 from candax.losses.likelihood import css
+from candax.losses.margins import arcface, cosface
 from candax.models.predictions import Predictions, check_reduction, predictions
 from candax.models.scoring import VectorsOf, as_arrays, draw_and_score, without_gradient
 
 # Steps in which a sampler is looked for to be due.
 _LOOK_AHEAD = 5000
+_OF_COSINES = (arcface, cosface, d_softmax, d_softmax_b)
 
 
 @checked
@@ -196,6 +200,17 @@ def check_sampler_and_loss(sampler: Sampler | None, loss: Callable[..., Any]) ->
             'expected a sampler whose slots are all drawn from one distribution for css with complement="redraw", '
             "which counts on it: unigram with replacement, say, but no mixture, no tail and no shards; got one of "
             f'{sampler.facts}. Take complement="drop", which goes with every sampler.'
+        )
+
+
+def warn_of_cosines(loss: Callable[..., Any]) -> None:
+    """Warns of a loss that takes cosines, for heads whose logits are none."""
+    name = next((part.__name__ for part in functions_in(loss) if part in _OF_COSINES), None)
+    if name is not None:
+        warnings.warn(
+            f"{name} takes cosines, which this head's logits are only if its class vectors and embeddings have length "
+            "1 already: make the head with normalized=True.",
+            stacklevel=3,
         )
 
 

@@ -254,11 +254,15 @@ def test_computed_vectors_see_only_candidates_and_train_like_a_table_of_all():
 def test_computed_vectors_are_read_as_a_whole_beside_the_loss():
     head = cx.Head(CLASSES, vectors=Items(nnx.Rngs(0), norm=False), sampler=UNIFORM, rngs=nnx.Rngs(1))
 
+    def read(head):
+        return head.top_k(H, 2), head.log_prob(H, LABELS)
+
+    def loss_and_more(head):
+        return head.loss(H, LABELS) + jnp.mean(head(H) ** 2), read(head)
+
     @nnx.jit
     def look(head):
-        read = lambda head: (head.top_k(H, 2), head.log_prob(H, LABELS))  # noqa: E731
-        one = lambda head: (head.loss(H, LABELS) + jnp.mean(head(H) ** 2), read(head))  # noqa: E731
-        (_, inside), grads = cx.value_and_grad(one, has_aux=True)(head)
+        (_, inside), grads = cx.value_and_grad(loss_and_more, has_aux=True)(head)
         return inside, read(head), grads
 
     inside, outside, grads = look(head)
