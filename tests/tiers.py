@@ -23,6 +23,8 @@ CI_ONLY: dict[str, set[str]] = {
         "test_retriever[ivf few seen]",
         "test_retriever[lsh label]",
         "test_retriever[lsh]",
+        "test_a_planted_fault_is_found",
+        "test_a_refresh_that_learns_nothing_is_found",
     },
     "conformance/test_samplers.py": {
         "test_sampler[with_tail of buckets-None]",
@@ -43,6 +45,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_sampler[uniform distinct-None]",
         "test_sampler[unigram-None]",
         "test_sampler[with_tail-None]",
+        "test_sampler[in_batch-None]",
     },
     "data/test_cache.py": ALL,
     "data/test_flat.py": {"test_the_same_training_as_padded"},
@@ -70,20 +73,29 @@ CI_ONLY: dict[str, set[str]] = {
     "recipes/test_word2vec_command.py": ALL,
     "experiments/test_race.py": ALL,
     "experiments/test_race_gap.py": {"test_more_candidates_and_two_losses_in_turn"},
-    "experiments/test_race_peers.py": {"test_they_take_part_in_the_race"},
+    "experiments/test_race_peers.py": {
+        "test_they_take_part_in_the_race",
+        "test_a_step_lowers_the_loss",
+    },
     "experiments/test_word2vec_questions.py": ALL,
-    "frontdoor/test_bad_input.py": {"test_labels_of_every_integer_type_are_taken[int8]"},
+    "frontdoor/test_bad_input.py": {
+        "test_labels_of_every_integer_type_are_taken[int8]",
+        "test_update_takes_the_model_first",
+        "test_an_optimizer_of_another_model_is_refused",
+    },
     "frontdoor/test_composition.py": {
         "test_narrow_tables_are_trained_with_wide_gradients[nearest]",
         "test_a_step_with_an_id_out_of_range_writes_nothing[spoil_label]",
         "test_several_heads_some_of_one_table_have_the_dense_gradient_and_follow",
         "test_steps_in_jax_jit_and_in_a_scan_are_those_of_nnx_jit",
+        "test_narrow_tables_are_trained_with_wide_gradients[stochastic]",
     },
     "frontdoor/test_following.py": {
         "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_modules]",
         "test_samplers_follow_training_as_they_do_in_fit[ivf_bq-by_pure_functions]",
         "test_samplers_follow_training_as_they_do_in_fit[lsh-by_modules]",
         "test_samplers_follow_training_as_they_do_in_fit[lsh-by_pure_functions]",
+        "test_a_refresh_leaves_copies_of_the_head_alive",
     },
     "frontdoor/test_head.py": {
         "test_other_heads_of_a_table_that_grows_stay_as_they_are[exact]",
@@ -99,6 +111,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_every_kind_of_sampler_has_the_dense_gradient[ivf_bq]",
         "test_every_kind_of_sampler_has_the_dense_gradient[lsh]",
         "test_micro_batches_in_a_list_have_the_weighted_mean_of_dense_gradients",
+        "test_every_loss_has_the_dense_gradient[css]",
     },
     "losses/test_contrastive.py": ALL,
     "losses/test_d_softmax.py": ALL,
@@ -135,15 +148,10 @@ CI_ONLY: dict[str, set[str]] = {
     "recipes/test_extreme_classifier.py": {
         "test_one_label_an_example_cross_validated_and_searched",
         "test_quick_checks_of_scikit_learn",
+        "test_features_of_any_size_are_learned_alike[1e+30]",
     },
     "recipes/test_predict_page.py": {"test_its_blocks_run"},
-    "recipes/test_predict_tasks.py": {
-        "test_recall_of_what_is_recommended_is_that_of_the_evaluation",
-        "test_all_forms_of_histories_are_answered_alike",
-        "test_bad_histories_say_where",
-        "test_questions_are_read_in_each_form_and_unknown_ones_counted",
-        "test_ranks_of_completions_are_those_of_the_evaluation",
-    },
+    "recipes/test_predict_tasks.py": ALL,
     "recipes/test_retrieve.py": {
         "test_a_run_is_used",
         "test_a_run_that_is_there_is_not_trained_again",
@@ -151,6 +159,7 @@ CI_ONLY: dict[str, set[str]] = {
         "test_every_method_trains",
         "test_fewer_items_than_are_asked_for",
         "test_the_tower_reads_bags_and_no_further_than_its_user",
+        "test_recall_of_what_is_recommended_is_that_of_the_evaluation",
     },
     "recipes/test_sequences.py": {
         "test_few_steps_leave_nothing_of_the_start_in_the_averages",
@@ -158,11 +167,14 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_training_beats_what_needs_none_and_writes_its_results",
         "test_other_samplers_and_losses_learn_as_well",
         "test_what_shares_a_row_is_read_as_if_alone",
+        "test_users_of_one_item_and_of_none_are_passed_over",
+        "test_a_full_softmax_beside_methods_with_a_sampler_is_loaded",
     },
     "recipes/test_common.py": {
         "test_rows_of_other_settings_or_data_are_kept_beside",
         "test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds",
         "test_a_training_that_was_killed_goes_on_where_it_was",
+        "test_a_stopped_study_says_what_is_saved[500]",
     },
     "rows/test_by_rows.py": {
         "test_stochastic_rounding_of_rows[shape1]",
@@ -173,6 +185,8 @@ CI_ONLY: dict[str, set[str]] = {
     "samplers/common/test_distinct.py": {
         "test_order_of_two_from_five_is_successive_sampling[streamed]",
         "test_stream_returns_distinct_ids_and_ordered_times[prob1]",
+        "test_a_class_that_is_all_but_impossible_is_drawn_as_often_as_stated",
+        "test_another_distribution_would_be_seen",
     },
     "samplers/common/test_kmeans.py": ALL,
     "samplers/common/test_thresholds.py": ALL,
@@ -190,9 +204,16 @@ CI_ONLY: dict[str, set[str]] = {
         "test_css_over_rebuilt_indexes_estimates_the_normaliser_without_bias",
         "test_rows_of_several_steps_that_move_together_end_where_single_steps_put_them[30]",
         "test_thinning_and_filling",
+        "test_rows_that_move_in_parts_enter_a_reservoir_with_equal_chances",
+        "test_the_stated_counts_are_near_the_truth_where_they_are_approximate",
+        "test_a_budget_is_kept_and_spent_on_what_was_found[None-all]",
+        "test_rows_of_several_steps_that_move_together_end_where_single_steps_put_them[7]",
     },
     "samplers/lsh/test_tables.py": {"test_a_reservoir_is_uniform_over_what_came"},
-    "samplers/test_bernoulli.py": {"test_a_long_tail_is_drawn_as_stated"},
+    "samplers/test_bernoulli.py": {
+        "test_a_long_tail_is_drawn_as_stated",
+        "test_smoothing_in_a_shard_is_that_of_all_classes",
+    },
     "samplers/test_grouping.py": {
         "test_a_group_has_its_labels_its_best_and_a_fill",
         "test_the_fill_is_uniform_over_the_others",
@@ -205,11 +226,16 @@ CI_ONLY: dict[str, set[str]] = {
     "samplers/test_ivf_sampler.py": {
         "test_one_training_step_needs_no_more_memory_for_more_classes_and_copies_no_table[rotated-4]",
         "test_training_with_updates_and_refresh_keeps_the_index_current[mean]",
+        "test_codes_of_several_steps_made_together_are_those_of_single_steps[rotated-30]",
     },
-    "samplers/test_learned_clusters.py": {"test_counts_are_of_what_is_drawn[40]"},
+    "samplers/test_learned_clusters.py": {
+        "test_counts_are_of_what_is_drawn[40]",
+        "test_without_vectors_or_training_draws_are_by_frequency",
+    },
     "samplers/test_learned_unigram.py": {
         "test_draws_agree_with_the_memory_at_every_step",
         "test_without_decay_every_label_is_remembered_alike[1]",
+        "test_decay_is_by_label[1]",
     },
     "samplers/test_partial_fc.py": ALL,
     "samplers/test_resampling.py": {"test_few_of_many_estimate_the_loss_better_than_few"},
@@ -226,7 +252,10 @@ CI_ONLY: dict[str, set[str]] = {
     "test_package.py": {"test_the_wheel_holds_the_package_and_nothing_else"},
     "test_pages.py": {"test_what_a_page_shows_runs"},
     "test_site.py": ALL,
-    "test_readme.py": {"test_the_model_trains_before_the_change_and_after_it"},
+    "test_readme.py": {
+        "test_the_model_trains_before_the_change_and_after_it",
+        "test_the_pure_call_and_fit_run_in_the_model_of_the_change",
+    },
     "training/test_calls.py": {
         "test_a_loss_of_one_s_own_is_not_kept",
         "test_a_loss_may_draw_its_own_batch",
@@ -234,6 +263,8 @@ CI_ONLY: dict[str, set[str]] = {
         "test_batches_are_made_for_two_calls_at_most_and_none_after_the_last_step",
         "test_several_steps_in_a_call_are_the_same_steps[2]",
         "test_what_comes_between_steps_comes_at_its_step",
+        "test_a_loss_that_is_not_finite_is_named_by_its_step_within_the_call",
+        "test_several_steps_in_a_call_are_the_same_steps[1]",
     },
     "training/test_bfloat16.py": {
         "test_stochastic_rounding_trains_like_float32_where_rounding_to_the_nearest_stands_still",
@@ -244,6 +275,11 @@ CI_ONLY: dict[str, set[str]] = {
         "test_a_run_in_parts_is_the_whole_run[10-list]",
         "test_a_run_in_parts_is_the_whole_run[5-Stateful]",
         "test_batches_of_any_kind_train_alike",
+        "test_variables_may_hold_numbers_of_python",
+        "test_a_model_that_an_exact_optimizer_has_trained_is_loaded_without_it",
+        "test_a_measurement_that_failed_is_made_when_the_run_goes_on[4]",
+        "test_a_measurement_that_failed_is_made_when_the_run_goes_on[12]",
+        "test_a_measurement_whose_record_cannot_be_written_counts_once[max]",
     },
     "training/test_fit_stops.py": {
         "test_a_sampler_that_fails_to_refresh_loses_nothing",
@@ -253,18 +289,26 @@ CI_ONLY: dict[str, set[str]] = {
         "test_others_keep_their_arrays",
         "test_what_is_done_while_training_leaves_the_trainer_unharmed",
         "test_what_the_user_s_functions_raise_loses_nothing",
+        "test_each_run_reads_anew_what_a_loss_of_one_s_own_reads[an object]",
     },
     "training/test_launch.py": {"test_two_processes_train_as_one"},
     "training/test_loop.py": {
         "test_a_killed_run_ends_bit_for_bit_where_an_unbroken_run_ends",
         "test_hash_tables_are_carried_through_checkpoints",
         "test_stopping_and_going_on_changes_nothing",
+        "test_a_loss_that_is_not_finite_stops_the_run",
+        "test_checkpoints_are_kept_to_a_number_and_hold_the_position",
+        "test_compiling_for_a_new_shape_is_no_part_of_the_seconds",
     },
-    "training/test_normalized.py": {"test_a_step_is_the_ordinary_dense_step_through_the_lengths"},
+    "training/test_normalized.py": {
+        "test_a_step_is_the_ordinary_dense_step_through_the_lengths",
+        "test_training_learns",
+    },
     "training/test_step.py": {
         "test_all_classes_as_candidates_train_like_the_full_softmax",
         "test_cost_does_not_grow_with_the_number_of_classes[log_uniform-False]",
         "test_training_learns",
+        "test_rows_that_a_step_does_not_use_stay_bit_identical[log_uniform, no replacement]",
     },
     "recipes/test_word2vec.py": ALL,
     "rows/test_exact.py": {
@@ -286,11 +330,16 @@ CI_ONLY: dict[str, set[str]] = {
         "test_optimizers_made_alike_are_compiled_once",
         "test_ready_made_encoders_read_settled_rows",
         "test_rows_that_are_added_begin_where_they_are",
+        "test_biases_of_classes_that_are_added_take_no_steps_from_before",
+        "test_a_table_and_its_slots_may_have_their_first_paths_in_different_modules",
+        "test_rows_that_are_read_now_and_then_are_those_of_optax[schedule]",
+        "test_rows_that_are_read_now_and_then_are_those_of_optax[adamw]",
     },
     "samplers/test_midx.py": {
         "test_a_group_draws_from_the_mean_of_its_examples",
         "test_coarse_codewords_are_nearer_to_the_softmax_than_frequency_is",
         "test_with_exact_codewords_it_is_the_softmax_by_a_power_of_frequency",
+        "test_biases_are_part_of_what_is_quantised_and_cosines_are_scored_as_cosines",
     },
     "recipes/test_retrieve_features.py": {
         "test_a_training_with_features_is_used",
@@ -299,6 +348,8 @@ CI_ONLY: dict[str, set[str]] = {
         "test_no_table_is_copied[1000000-exact]",
         "test_scratch_is_the_same_for_any_number_of_classes[lazy]",
         "test_scratch_is_the_same_for_any_number_of_classes[exact]",
+        "test_no_table_is_copied[100000-exact]",
+        "test_no_table_is_copied[100000-lazy]",
     },
     "frontdoor/test_more_labels.py": {
         "test_the_mean_over_kept_labels_is_the_loss_of_all[options2-negative_sampling]",
@@ -318,4 +369,22 @@ CI_ONLY: dict[str, set[str]] = {
         "test_batches_are_functions_of_their_position",
     },
     "samplers/test_index_files.py": {"test_a_loaded_index_is_searched_with_other_numbers"},
+    "recipes/test_baselines.py": {
+        "test_models_and_neighbours_of_three_classes_are_measured",
+    },
+    "samplers/test_never_predicted.py": {
+        "test_the_other_classes_are_found_as_before[forest]",
+        "test_the_other_classes_are_found_as_before[ivf rotated, logit]",
+        "test_the_other_classes_are_found_as_before[ivf mean]",
+        "test_the_other_classes_are_found_as_before[ivf rotated]",
+    },
+    "recipes/test_word2vec_threads.py": {
+        "test_xla_has_one_thread",
+    },
+    "samplers/test_static.py": {
+        "test_states_of_several_heads_are_drawn_from_at_once",
+    },
+    "samplers/test_buckets.py": {
+        "test_before_a_tail_the_normalizer_has_no_bias_and_less_noise",
+    },
 }
