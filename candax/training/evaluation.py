@@ -133,7 +133,9 @@ def evaluate(
         truth = labels_csr[rows]
         true_logits = _true_logits(embeddings, classes, truth, transform)
         n = len(rows)
-        all_top_ids.append(np.where(np.asarray(scores) > -np.inf, ids, -1)[:n])
+        # A class without a column is nobody's label: a miss, as is a slot without a class.
+        judged = (np.asarray(scores) > -np.inf) & (np.asarray(ids) < labels_csr.shape[1])
+        all_top_ids.append(np.where(judged, ids, -1)[:n])
         all_rows.append(rows)
         log_likelihoods.append(_mean_per_row(true_logits, truth) - np.asarray(log_normalizer, np.float64)[:n])
 

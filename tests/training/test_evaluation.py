@@ -105,6 +105,15 @@ def test_fewer_classes_than_ranks():
     assert metrics["ndcg_at_5"] == pytest.approx(1)
 
 
+def test_classes_that_are_no_column_of_the_labels_are_misses():
+    """The output layer may have more classes than the labels have columns, and they may be predicted."""
+    inputs = np.array([[0.0, 0.0, 2.0], [0.0, 1.0, 0.0]], np.float32)
+    labels = csr_array(np.array([[1, 0], [0, 1]]))
+    metrics = evaluate(jnp.asarray, Classes(jnp.eye(3)), [(inputs, slice(0, 2))], labels, np.ones(2), 10, k=3)
+    assert metrics["p_at_1"] == 1 / 2
+    assert metrics["ndcg_at_3"] == pytest.approx((1 / np.log2(3) + 1) / 2)
+
+
 def test_metrics_up_to_k_only():
     features, classes, dense = make()
     metrics = evaluate(embed, classes, batches(features), csr_array(dense), np.ones(NUM_LABELS), 50, k=3)
