@@ -84,12 +84,14 @@ def static_sampler(
             log_prob = distribution.log_prob(state.table, support)
             return race(key, support, jnp.where(jnp.arange(support.shape[0]) < size, log_prob, -jnp.inf), num_sampled)
 
+        few = size <= support.shape[0]
+
         def over_stream(key: KeyArray) -> Distinct:
-            return stream(key, lambda key, shape: distribution.draw(state.table, key, shape), num_sampled, size)
+            return stream(key, lambda key, shape: distribution.draw(state.table, key, shape), num_sampled, ~few)
 
         if support.shape[0] == num_classes:
             return over_support(key)
-        return jax.lax.cond(size <= support.shape[0], over_support, over_stream, key)
+        return jax.lax.cond(few, over_support, over_stream, key)
 
     def sample(state: StaticState, key: KeyArray, query: Query) -> Candidates:
         groups = count_groups(num_groups, query)

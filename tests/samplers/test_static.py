@@ -130,9 +130,9 @@ def test_nothing_is_drawn_where_no_class_has_a_count() -> None:
 
 
 def test_states_of_several_heads_are_drawn_from_at_once() -> None:
-    """Under vmap both branches run, the stream too, though the support has fewer classes than it looks for."""
-    sampler = unigram(4, replacement=False)
-    classes = Classes(jnp.zeros((40, 2)), None, jnp.zeros(40).at[:3].set(5.0))
+    """Under vmap both branches run, the stream too, which would wait for the rare classes for hours."""
+    sampler = unigram(4, power=1.0, replacement=False)
+    classes = Classes(jnp.zeros((40, 2)), None, jnp.zeros(40).at[:3].set(jnp.array([1e9, 1.0, 1.0])))
     state = sampler.init(KEY, classes)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state)
     query = Query(jnp.zeros((1, 2)), jnp.zeros((1, 1), jnp.int32), classes)

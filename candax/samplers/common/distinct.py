@@ -68,16 +68,17 @@ def stream(
     key: KeyArray,
     draw: Callable[[KeyArray, tuple[int, ...]], Int[Array, " n"]],
     num_sampled: int,
-    support_size: Int[Array, ""] | int,
+    needed: Bool[Array, ""] | bool,
 ) -> Distinct:
-    """Draws blocks until S + 1 distinct classes have come; the result counts if the support has more than S classes.
+    """Draws blocks until S + 1 distinct classes have come; where that is not ``needed``, one block, and means nothing.
 
-    With fewer it ends all the same: under ``vmap`` a ``cond`` runs both of its branches.
+    Under ``vmap`` a ``cond`` runs both of its branches, this one also where the support has too few classes, or some
+    so rare that they would not come for hours.
 
     Truncating the sorted distinct ids of one block instead would drop the largest ids, that is the tail.
     """
     size, block = num_sampled + 1, 2 * num_sampled + 16
-    wanted = jnp.minimum(support_size, size)
+    wanted = jnp.where(needed, size, 0)
 
     def more(seen: _Seen) -> _Seen:
         key, key_draw, key_gap = jax.random.split(seen.key, 3)

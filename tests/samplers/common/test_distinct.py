@@ -23,7 +23,7 @@ def raced(prob: np.ndarray, num_sampled: int) -> Callable[[jax.Array], Distinct]
 
 def streamed(prob: np.ndarray, num_sampled: int) -> Callable[[jax.Array], Distinct]:
     thresholds = integer_thresholds(jnp.asarray(prob, jnp.float32))
-    return lambda key: stream(key, lambda key, shape: draw_bins(thresholds, key, shape), num_sampled, len(prob))
+    return lambda key: stream(key, lambda key, shape: draw_bins(thresholds, key, shape), num_sampled, True)
 
 
 def probability_of_orders(prob: np.ndarray, num_sampled: int) -> np.ndarray:
