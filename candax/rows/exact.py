@@ -34,6 +34,10 @@ class Exact(optax.GradientTransformation):
         made.settle = settle
         return made
 
+    def __getnewargs__(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
+        """For ``copy.deepcopy`` of a model or an optimizer; a named tuple's would leave out ``settle``."""
+        return self.init, self.update, self.settle
+
 
 @checked
 def exact_adamw(rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: float = 1e-4) -> Exact:

@@ -1,5 +1,6 @@
 """Exact optimizers by rows: where dense ones come to, in float64; whoever reads a row; refusals."""
 
+import copy
 import functools
 import itertools
 import math
@@ -442,3 +443,19 @@ def test_a_head_that_is_made_after_the_optimizer_reads_settled_rows():
     h = jnp.ones((1, 2))
     np.testing.assert_allclose(head(h), words.attend(h), rtol=1e-6)
     assert not np.allclose(words.attend(h), h @ words.embedding[...].T)
+
+
+def test_a_model_and_its_optimizer_can_be_copied_on_the_way():
+    def step(words, optimizer, ids):
+        _, grads = cx.value_and_grad(lambda words: jnp.sum(words(jnp.array(ids)) ** 2))(words)
+        optimizer.update(words, grads)
+
+    words = cx.Embed(5, 2, rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(words, optax.adam(0.1), tables=cx.rows.exact_adam(0.1))
+    step(words, optimizer, [1, 2])
+    both = copy.deepcopy((words, optimizer))
+    for of in ((words, optimizer), both):
+        step(*of, [2, 3])
+    cx.rows.settle(words)
+    cx.rows.settle(both[0])
+    np.testing.assert_array_equal(words.embedding[...], both[0].embedding[...])
