@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,8 @@ _DAMAGED = (ValueError, KeyError, TypeError, EOFError, FileNotFoundError)
 _MODEL, _OPTIMIZER = "model", "optimizer"
 # Types of arrays that orbax cannot write.
 _NOT_WRITTEN = ("uint2", "uint4", "float8_e4m3")
+# Orbax numbers the saves of a process, and two that begin in two threads at once would take each other's number.
+_BEGINNING = threading.Lock()
 
 
 class About(NamedTuple):
@@ -129,7 +132,7 @@ class Checkpoints:
             "digests": digests(arrays),
         }
         args = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), about=ocp.args.JsonSave(about))
-        with self._writing():
+        with self._writing(), _BEGINNING:
             self._manager.save(step, args=args, force=True)
 
     def restate(self, validation: dict[str, Any]) -> None:

@@ -293,6 +293,27 @@ def test_it_trains_in_other_threads_too():
     assert found[0].step == 2
 
 
+def test_runs_in_several_threads_save_at_once(tmp_path):
+    together, failed = threading.Barrier(3), []
+
+    def saves(name):
+        with Checkpoints(tmp_path / name, identity=None) as checkpoints:
+            for step in range(1, 7):
+                together.wait()
+                try:
+                    checkpoints.save(step, nnx.Dict(a=nnx.Param(jnp.full(3, step))), None, {})
+                    checkpoints.wait()
+                except Exception as error:
+                    failed.append(error)
+
+    threads = [threading.Thread(target=saves, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
 def test_checkpoints_of_other_models_and_damaged_ones_are_refused(tmp_path):
     fit(pairs(), num_steps=2, folder=tmp_path)
     model, optimizer = make(num=60)
