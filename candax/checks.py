@@ -6,9 +6,10 @@ import inspect
 import math
 import reprlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import UnionType
+from types import FrameType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, no_type_check
 
 import numpy as np
@@ -33,6 +34,8 @@ _ADVICE = {
     "table": " A matrix of your own goes into head.vectors[...] once the head is made; then, where the sampler has an "
     "index, head.use(head.sampler, head.loss_function) builds it of them.",
 }
+# Packages whose lines no warning is about.
+_LIBRARIES = ("candax", "flax", "jax", "contextlib", "jaxtyping")
 _SHOWN = (str, bytes, int, float, complex, list, tuple, dict, Path)
 
 
@@ -104,6 +107,18 @@ def refusing(kind: type, why: str) -> Callable[[F], F]:
         return cast(F, call)
 
     return refused
+
+
+def warn(message: str) -> None:
+    """Warns of the user's line that led here: the innermost one outside of candax, Flax and JAX.
+
+    A fixed ``stacklevel`` would mean a line of what stands between, such as ``checked`` and Flax's class of modules.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_positive(name: str, value: object, *, optional: bool = False) -> None:

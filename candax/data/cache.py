@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,6 +18,7 @@ import numpy as np
 import platformdirs
 from scipy.sparse import csr_array
 
+from candax.checks import warn
 from candax.data.examples import Dataset, Examples
 from candax.files import WrongFileError, read_arrays, remove_abandoned, write_arrays
 
@@ -183,7 +183,7 @@ def _found(path: Path, key: Mapping[str, object], form: Form[T]) -> T | None:
     try:
         return read(path, key, form)
     except WrongFileError as error:
-        warnings.warn(f"a cached data set is broken and is built again: {error}", stacklevel=4)
+        warn(f"a cached data set is broken and is built again: {error}")
     except OSError as error:
         _warn_once(f"the cached data set {path} cannot be read ({error}); going on without it")
     return None
@@ -200,7 +200,7 @@ def _alone(path: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            warnings.warn(f"another process builds {path}: waiting until it is there", stacklevel=5)
+            warn(f"another process builds {path}: waiting until it is there")
             lock.acquire()
     except (OSError, NotImplementedError) as error:
         _warn_unwritable(path, error)
@@ -219,4 +219,4 @@ def _warn_unwritable(path: Path, error: Exception) -> None:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+    warn(message)

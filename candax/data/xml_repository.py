@@ -3,14 +3,13 @@
 import itertools
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from candax.checks import checked
+from candax.checks import checked, warn
 from candax.data.cache import cached
 from candax.data.examples import Dataset, Examples, from_counts
 from candax.data.progress import progress_bar
@@ -165,10 +164,10 @@ def _names(path: Path | None, size: int) -> tuple[str, ...] | None:
     try:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        warnings.warn(f"{path} is not used: expected text in UTF-8; {error}", stacklevel=2)
+        warn(f"{path} is not used: expected text in UTF-8; {error}")
         return None
     if len(lines) != size:
-        warnings.warn(f"{path} is not used: expected {size} names, one per line; got {len(lines)}", stacklevel=2)
+        warn(f"{path} is not used: expected {size} names, one per line; got {len(lines)}")
         return None
     return tuple(line.removesuffix("\r") for line in lines)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from candax.base import KeyArray, SampledLogits, Sampler
 from candax.blocks import Transform
-from candax.checks import check_positive, checked
+from candax.checks import check_positive, checked, warn
 from candax.losses import full_softmax, over_all_classes, sampled_softmax, subset_softmax, with_margin
 from candax.losses.full import scores_all_classes
 from candax.models.computed import ComputedVectors
@@ -210,11 +209,10 @@ class Head(OutputLayer):
         if sampler is not None and computed and reads_vectors(sampler, self.num_classes):
             self.vectors.keep()
             if not refreshes(sampler):
-                warnings.warn(
+                warn(
                     "this head's sampler looks at class vectors, which are computed: it sees those of now, computed "
                     "again at its refreshes, and it has none. Give it a schedule: cx.samplers.every(sampler, 50), and "
-                    "call candax.refresh(model, step) before each step, as cx.training.fit does.",
-                    stacklevel=2,
+                    "call candax.refresh(model, step) before each step, as cx.training.fit does."
                 )
         # Said to be data, as it may be None now and a variable after the next call.
         self.state = nnx.data(None if sampler is None else SamplerState(self._initial_state()))
@@ -320,10 +318,9 @@ class Head(OutputLayer):
     def _warn_without_refresh(self) -> None:
         assert self.sampler is not None
         if not Refreshes.called and refreshes(self.sampler):
-            warnings.warn(
+            warn(
                 "this head's sampler keeps an index of the class vectors that is to be rebuilt now and then, and "
-                "candax.refresh was never called: call candax.refresh(model, step) before each step.",
-                stacklevel=3,
+                "candax.refresh was never called: call candax.refresh(model, step) before each step."
             )
 
     @checked

@@ -1,7 +1,6 @@
 """The sampled loss as a pure function: draw candidates, score them and the labels, reduce. Heads are built on it."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Integer
 
 from candax.base import Classes, KeyArray, Query, Sampler, State
-from candax.checks import checked, described
+from candax.checks import checked, described, warn
 from candax.losses.common import functions_in, innermost
 from candax.losses.d_softmax import d_softmax, d_softmax_b
 from candax.losses.full import full_softmax, of_number, scores_all_classes
@@ -207,10 +206,9 @@ def warn_of_cosines(loss: Callable[..., Any]) -> None:
     """Warns of a loss that takes cosines, for heads whose logits are none."""
     name = next((part.__name__ for part in functions_in(loss) if part in _OF_COSINES), None)
     if name is not None:
-        warnings.warn(
+        warn(
             f"{name} takes cosines, which this head's logits are only if its class vectors and embeddings have length "
-            "1 already: make the head with normalized=True.",
-            stacklevel=3,
+            "1 already: make the head with normalized=True."
         )
 
 

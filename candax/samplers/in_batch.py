@@ -1,12 +1,10 @@
 """In-batch candidates: the labels of the batch serve as each other's candidates."""
 
-import warnings
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Classes, Facts, KeyArray, Query, Sampler, never, no_update
-from candax.checks import check_positive, checked
+from candax.checks import check_positive, checked, warn
 from candax.samplers.common.groups import count_groups
 from candax.samplers.common.schedules import built_anew
 from candax.samplers.common.shares import divisible
@@ -73,10 +71,9 @@ def in_batch(*, num_groups: int | None = 1) -> Sampler:
         del key
         groups = count_groups(num_groups, query)
         if groups >= _MANY_SETS:
-            warnings.warn(
+            warn(
                 f"in_batch: {groups} sets of {groups - 1} examples' labels each read {groups * (groups - 1)} rows of "
-                "labels per step; a few groups, such as num_groups=4, are many times quicker and nearly as exact.",
-                stacklevel=2,
+                "labels per step; a few groups, such as num_groups=4, are many times quicker and nearly as exact."
             )
         others = (jnp.arange(groups)[:, None] + jnp.arange(1, groups)) % groups
 

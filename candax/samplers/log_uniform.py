@@ -6,15 +6,13 @@ its log-uniform mass, then a rank uniformly within the bin, and the reported pro
 differs from log((k+2)/(k+1)) / log(n+1) by at most 0.05 %, and not at all from what is drawn.
 """
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from candax.base import Classes, KeyArray, Sampler, pytree
-from candax.checks import checked
+from candax.checks import checked, warn
 from candax.samplers.common.shares import divisible
 from candax.samplers.common.thresholds import (
     check_counts,
@@ -91,10 +89,9 @@ def log_uniform(
         mass = jnp.log1p(width.astype(jnp.float32) / (starts[:-1].astype(jnp.float32) + 1))
         id_of_rank = rank_of_id = None
         if ids_ranked is None and classes.counts is None:
-            warnings.warn(
+            warn(
                 "log_uniform: the classes have no counts, so their ids are taken to be in order of falling frequency. "
-                "Give counts=... to the head or to Classes; or ids_ranked=True if ids are in that order.",
-                stacklevel=2,
+                "Give counts=... to the head or to Classes; or ids_ranked=True if ids are in that order."
             )
         elif not ids_ranked:
             counts = check_counts(classes.counts, "log_uniform (with ids_ranked=False)", may_be_zero=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 from typing import Any, TypeAlias
 
 import jax
@@ -12,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
 from candax.base import Classes, Query, no_update
-from candax.checks import checked, refusing
+from candax.checks import checked, refusing, warn
 from candax.models.head import Head
 from candax.rows.adding import Adding, can_add, finite
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
@@ -95,10 +94,9 @@ class Optimizer(nnx.Pytree):
         params, of_tables = self._split(model)
         self.shapes = _shapes(params, of_tables)
         if not self.shapes:
-            warnings.warn(
+            warn(
                 f"wrt={wrt!r} is true of no variable of this model, so nothing will be trained: look at the names in "
-                "nnx.state(model).",
-                stacklevel=2,
+                "nnx.state(model)."
             )
         self.params_state = nnx.OptState(tx.init(_whole(params, of_tables)))
         self.by_rows = _ByRows(tx if tables is None else tables, params, of_tables, rounding)
@@ -360,10 +358,9 @@ def follow(
         rows = updated.get(names.get(id(head.vectors), ""))
         # Where the step has not read its table it has no rows here: a head that only stands beside may be evaluated.
         if head.deterministic and (rows is not None or not isinstance(head.vectors, Table)):
-            warnings.warn(
+            warn(
                 "this model is in evaluation mode: each step draws the same candidates. Call model.train() after "
-                "measuring, and before it trains.",
-                stacklevel=3,
+                "measuring, and before it trains."
             )
         if head.sampler.update is no_update:
             continue

@@ -332,8 +332,11 @@ def test_training_in_evaluation_mode_is_warned_of(model, recwarn):
     optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
     assert not recwarn.list
     model.eval()
-    with pytest.warns(UserWarning, match=r"in evaluation mode: .* Call model\.train\(\)"):
-        optimizer.update(model, cx.value_and_grad(model_loss)(model)[1])
+    with pytest.warns(UserWarning, match=r"in evaluation mode: .* Call model\.train\(\)") as warned:
+        nnx.jit(lambda model, optimizer: optimizer.update(model, cx.value_and_grad(model_loss)(model)[1]))(
+            model, optimizer
+        )
+    assert [of.filename for of in warned] == [__file__]
 
 
 def test_nothing_is_written_where_the_loss_is_not_finite(model):
@@ -512,8 +515,9 @@ OF_COSINES = {
 @pytest.mark.parametrize("case", OF_COSINES)
 def test_a_loss_of_cosines_warns_on_a_head_whose_logits_are_none(case):
     loss, sampler = OF_COSINES[case]
-    with pytest.warns(UserWarning, match=f"{case.split()[0]} takes cosines, .* normalized=True"):
+    with pytest.warns(UserWarning, match=f"{case.split()[0]} takes cosines, .* normalized=True") as warned:
         cx.Head(9, 2, sampler=sampler, loss=loss, rngs=nnx.Rngs(0))
+    assert [of.filename for of in warned] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cx.Head(9, 2, sampler=sampler, loss=loss, normalized=True, rngs=nnx.Rngs(0))
@@ -538,5 +542,6 @@ def test_candidates_without_groups_are_refused():
 
 def test_an_optimizer_of_no_variable_warns():
     head = cx.Head(9, 2, sampler=UNIFORM, rngs=nnx.Rngs(0))
-    with pytest.warns(UserWarning, match="nothing will be trained"):
+    with pytest.warns(UserWarning, match="nothing will be trained") as warned:
         cx.Optimizer(head, optax.sgd(0.1), wrt=nnx.PathContains("words"))
+    assert [of.filename for of in warned] == [__file__]

@@ -397,12 +397,11 @@ def test_a_command_whose_data_are_wrong_leaves_no_folder(tmp_path):
     def build(settings):
         raise ValueError("no such data")
 
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    for out in (old, new):
+    (tmp_path / "old").mkdir()
+    for out in ("old", "old/new", "new", "runs/new"):
         with pytest.raises(ValueError, match="no such data"):
-            common.command(build)(Mine(out=out))
-    assert (old.exists(), new.exists()) == (True, False)
+            common.command(build)(Mine(out=tmp_path / out))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "old"]
 
 
 def test_results_of_another_study_stay(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 import json
 import lzma
 import signal
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -275,6 +276,15 @@ def test_pairs_of_words_are_classes(song):
     both = text.train[: 2 * len(pairs.train)].reshape(-1, 2)
     assert len(np.unique(pairs.train)) == len(np.unique(both, axis=0))
     assert len(np.unique(np.column_stack([pairs.train, both]), axis=0)) == len(np.unique(both, axis=0))
+
+
+def test_class_vectors_of_pairs_are_exported(song, tmp_path, capsys):
+    main(options(song, tmp_path, "--pairs", "200", epochs=0.1))
+    main(["export", str(tmp_path), "--out", str(tmp_path / "export")])
+    assert np.load(tmp_path / "export" / "head.class_vectors.npy").shape == (200, 16)
+    assert json.loads((tmp_path / "export" / "head.class_names.json").read_text())[7] == "pair 7"
+    capsys.readouterr()
+    assert "got one with --pairs" in fails(capsys, "predict", tmp_path, Path(song) / "test.txt")
 
 
 @pytest.mark.parametrize(

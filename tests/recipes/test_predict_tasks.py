@@ -1,12 +1,16 @@
 """`candax predict` on runs of `candax sequences` and `links` and on words: figures are those that were measured."""
 
 import json
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import candax as cx
+from candax.recipes.predict.lines import Source
+from candax.recipes.predict.questions import questions
 from tests.commands import fails, piped, run
 
 
@@ -191,6 +195,13 @@ def test_questions_are_read_in_each_form_and_unknown_ones_counted(graph, monkeyp
     assert "expected --keep-seen with a run of `candax sequences` or `candax retrieve` alone" in fails(
         capsys, "predict", graph.run, "-", "--keep-seen"
     )
+
+
+def test_a_first_line_that_may_be_a_question_is_one():
+    for first, number in (("h\tr", 2), ("h\tr\t?", 2), ("h\tr\tt", 1), ("s\tr", 1), ("h\tp", 1)):
+        lines = enumerate([first.encode(), b"cat\tis"], 1)
+        found = questions(Source(Path("graph.tsv"), lines), Counter(), lambda one: one[1:3] in {("h", "r")})
+        assert len(list(found)) == number
 
 
 def test_words_are_answered_as_by_neighbours(tmp_path, monkeypatch, capsys):

@@ -29,6 +29,7 @@ from candax.recipes.common.settings import (
     Settings as Settings,
     Share as Share,
     model_folder as model_folder,
+    new_folder as new_folder,
     writable_folder as writable_folder,
 )
 from candax.recipes.common.study import (

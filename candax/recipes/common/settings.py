@@ -1,10 +1,11 @@
 """Settings of a command: their bounds are part of their types, and all are checked in one place."""
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -208,3 +209,16 @@ def writable_folder(path: Path) -> Path:
         # One sentence, and so without the number and the name that the system's errors have.
         raise OSError(f"expected --out to be a folder that can be written, got {path}: {error.strerror}.") from error
     return path
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """As ``writable_folder``; what was created goes again if the block raises before anything is written there."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield writable_folder(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty
+            for folder in new:
+                folder.rmdir()
+        raise

@@ -1,6 +1,5 @@
 """The runner of all studies: a problem, a list of methods and a list of measures become results, table and picture."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -26,7 +25,7 @@ from candax.recipes.common.results import (
     without_models,
     write_json,
 )
-from candax.recipes.common.settings import Settings, writable_folder
+from candax.recipes.common.settings import Settings, new_folder
 from candax.recipes.common.training import Run
 
 Row: TypeAlias = dict[str, Any]
@@ -189,15 +188,8 @@ def command(build: Callable[[S], Study]) -> Callable[[S], list[Row]]:
     @functools.wraps(build)
     def of(settings: S) -> list[Row]:
         settings = settings.ready()
-        is_new = not settings.out.exists()
-        writable_folder(settings.out)  # or it fails now, not when the data have been read
-        try:
+        with new_folder(settings.out):  # or it fails now, not when the data have been read
             study = build(settings)
-        except BaseException:
-            if is_new:
-                with contextlib.suppress(OSError):  # where something has been written into it
-                    settings.out.rmdir()
-            raise
         return run(study, settings)
 
     return of

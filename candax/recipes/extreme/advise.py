@@ -49,8 +49,9 @@ class Advise(common.Settings):
 def advise(settings: Advise) -> diagnostics.Advice:
     """Measures, prints the advice and writes its file."""
     settings = settings.ready()
-    out = common.folder_for(settings.name, settings.out)
-    found = label_counts_of(settings.source, settings.kind)
+    with common.new_folder(settings.out) as out:
+        common.folder_for(settings.name, out)
+        found = label_counts_of(settings.source, settings.kind)
     advice = diagnostics.advise(
         found.counts,
         dim=settings.dim,

@@ -66,13 +66,13 @@ class Diagnose(common.Settings):
 def diagnose(settings: Diagnose) -> diagnostics.Diagnostics:
     """Runs the diagnosis and writes its files."""
     settings = settings.ready()
-    out = common.folder_for(settings.name, settings.out)
     console = Console()
-    from_file = settings.source.is_file()
-    classes, embeddings, labels = (_from_file if from_file else _from_run)(settings)
-    # What a sampler lacks, such as label frequencies, is said now and not when others have been measured.
-    for name in settings.samplers:
-        jax.eval_shape(SAMPLERS[name](settings.num_sampled[0]).init, jax.random.key(settings.seed), classes)
+    with common.new_folder(settings.out) as out:
+        common.folder_for(settings.name, out)
+        classes, embeddings, labels = (_from_file if settings.source.is_file() else _from_run)(settings)
+        # What a sampler lacks, such as label frequencies, is said now and not when others have been measured.
+        for name in settings.samplers:
+            jax.eval_shape(SAMPLERS[name](settings.num_sampled[0]).init, jax.random.key(settings.seed), classes)
     methods = diagnostics.pairs(
         {name: SAMPLERS[name] for name in dict.fromkeys(settings.samplers)},
         {name: LOSSES[name] for name in dict.fromkeys(settings.losses)},

@@ -38,16 +38,8 @@ class NextWords(Searching):
 
     @classmethod
     def of(cls, saved: finished.Finished) -> "NextWords":
-        """Makes one from what `candax language` saved.
-
-        Raises:
-            ValueError: for a run over hashed pairs of words, which have no names.
-        """
+        """Makes one from what `candax language` saved."""
         options = {name: saved.options[name] for name in LanguageSettings.OPTIONS}
-        if options["pairs"]:
-            raise ValueError(
-                f"{saved.path}: expected a run over words, got one with --pairs, whose classes have no names."
-            )
         return cls(LanguageSettings(**options), saved.names["words"], saved.weights, str(saved.path))
 
     @checked
@@ -69,8 +61,10 @@ class NextWords(Searching):
             that is more) that it finds.
 
         Raises:
-            ValueError: for a text that is not a list of words.
+            ValueError: for a text that is not a list of words; of a run over hashed pairs of words.
         """
+        if self.settings.pairs:
+            raise ValueError("expected a run over words, got one with --pairs, whose classes are no words to answer.")
         each = list(texts)
         if any(isinstance(text, str) for text in each):
             raise ValueError("expected texts as lists of words, got a text by itself: split it into its words.")

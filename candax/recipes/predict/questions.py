@@ -1,7 +1,7 @@
 """Questions to a graph, with parts separated by tabs, and the entities that answer them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from candax.data.headers import places_of
@@ -34,8 +34,12 @@ def answers(
     """
     entities = {name: number for number, name in enumerate(found.entities)}
     relations = {name: number for number, name in enumerate(found.relations)}
-    for batch in in_batches(questions(source, notes)):
-        known = [one.entity in entities and one.relation in relations for one in batch]
+
+    def is_known(one: Question) -> bool:
+        return one.entity in entities and one.relation in relations
+
+    for batch in in_batches(questions(source, notes, is_known)):
+        known = list(map(is_known, batch))
         notes["questions of an entity or relation unknown to the run, left without an answer"] += known.count(False)
         asked = [
             (entities[one.entity], relations[one.relation] + one.for_heads * len(relations))
@@ -46,10 +50,11 @@ def answers(
         yield answered((one.text for one in batch), best.ids, best.scores, found.entities, known)
 
 
-def questions(source: Source, notes: Counter[str]) -> Iterator[Question]:
+def questions(source: Source, notes: Counter[str], is_known: Callable[[Question], bool]) -> Iterator[Question]:
     """Reads ``head<tab>relation``, ``head<tab>relation<tab>?`` or ``?<tab>relation<tab>tail`` lines.
 
-    A first line that names the columns, such as ``head<tab>relation<tab>tail``, is noted and passed over.
+    A first line that names the columns, such as ``head<tab>relation<tab>tail``, is noted and passed over, unless it is
+    a question of an entity and a relation that are ``is_known``, such as ``h<tab>r``.
 
     Raises:
         ValueError: with file and line, for lines of another kind; where there is no question.
@@ -57,16 +62,25 @@ def questions(source: Source, notes: Counter[str]) -> Iterator[Question]:
     is_first, is_empty = True, True
     for number, line in source.texts():
         fields = line.split("\t")
+        question = _question(fields)
         is_header = is_first and places_of(fields, ("head", "relation"), ("tail",)) is not None
         is_first = False
-        if is_header:
+        if is_header and (question is None or not is_known(question)):
             notes["lines that name columns"] += 1
             continue
-        whole = fields if len(fields) != 2 else [*fields, _ASKED]
-        if len(whole) != 3 or not all(whole) or (whole[0] == _ASKED) == (whole[2] == _ASKED) or whole[1] == _ASKED:
+        if question is None:
             raise source.wrong(number, _EXPECTED, line)
-        head, relation, tail = whole
-        for_heads, is_empty = head == _ASKED, False
-        yield Question(" ".join(whole), tail if for_heads else head, relation, for_heads)
+        is_empty = False
+        yield question
     if is_empty:
         raise source.empty()
+
+
+def _question(fields: list[str]) -> Question | None:
+    """The question of a line's fields; None where they are none."""
+    whole = fields if len(fields) != 2 else [*fields, _ASKED]
+    if len(whole) != 3 or not all(whole) or (whole[0] == _ASKED) == (whole[2] == _ASKED) or whole[1] == _ASKED:
+        return None
+    head, relation, tail = whole
+    for_heads = head == _ASKED
+    return Question(" ".join(whole), tail if for_heads else head, relation, for_heads)

@@ -1,7 +1,6 @@
 """Recommendation of the next item with the usual interface: `fit(histories)` and `recommend(histories, k)`."""
 
 import dataclasses
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from candax import models
-from candax.checks import check_positive, checked, described
+from candax.checks import check_positive, checked, described, warn
 from candax.recipes.common import finished
 from candax.recipes.common.options import with_options
 from candax.recipes.common.search import Best, Searching, alike, padded
@@ -100,10 +99,9 @@ class SequenceRecommender(Searching):
         ids = [self.known(history) for history in each]
         if any(each) and not any(ids):
             some = next(history for history in each if history)[0]
-            warnings.warn(
+            warn(
                 f"none of the items of {len(each)} histories is known, such as {described(some)}, so that the answers "
-                f"are the most popular items: expected items such as {described(self.items[0])}.",
-                stacklevel=3,
+                f"are the most popular items: expected items such as {described(self.items[0])}."
             )
         best = self.best(ids, k, exclude_seen=exclude_seen)
         return [
