@@ -102,6 +102,13 @@ def test_train_goes_on_and_evaluate_agrees(dataset, tmp_path, capsys, monkeypatc
     monkeypatch.setattr(extreme, "most_frequent", lambda dataset: pytest.fail("baselines come first"))
     assert "num_sampled was 8 and is 9" in fails(capsys, *common[:3], "--num-sampled", 9, *common[5:], "--steps", 30)
     assert (out / "study.json").read_bytes() == before
+    # A model that was removed is written again; figures are those of the model that is there.
+    (out / "model.safetensors").unlink()
+    monkeypatch.undo()
+    for steps in (20, 15):
+        run(*common, "--steps", steps)
+        assert load(out).predict(np.eye(30)[:1]).shape == (1, 20)
+        assert trained(out)["step"] == 20
 
 
 def test_names_that_come_later_reach_the_model(dataset, tmp_path):

@@ -434,12 +434,12 @@ def test_files_are_json_where_numbers_are_not_finite(tmp_path):
     assert written["rows"][0]["score"] is None
 
 
-@pytest.mark.parametrize("text", ["{", "\xff", None])
+@pytest.mark.parametrize("text", ["{", "\xff", None, [{"curve": 3}], [{"curve": {"step": 3}}]])
 def test_rows_that_cannot_be_read_are_named(tmp_path, text):
     common.run(nan_study([]), Mine(out=tmp_path))
     path = tmp_path / "results.json"
-    if text is None:
-        text = json.dumps({**json.loads(path.read_text()), "rows": None})
+    if not isinstance(text, str):
+        text = json.dumps({**json.loads(path.read_text()), "rows": text})
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"results.json: expected .* Remove it"):
         common.run(nan_study([]), Mine(out=tmp_path))

@@ -53,8 +53,8 @@ def read_rows(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, An
         found["settings"] = {**defaults, **found["settings"]}
     if identity.items() <= found.items():
         rows = found.get("rows")
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError(f'{path}: expected the rows of a study under "rows", got none. Remove it.')
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and _may_be_drawn(row) for row in rows):
+            raise ValueError(f'{path}: expected the rows of a study under "rows", got something else. Remove it.')
         return [{**row, "curve": _with_nan(row["curve"])} if row.get("curve") else row for row in rows]
     return None
 
@@ -110,6 +110,11 @@ def without_models(rows: list[dict[str, Any]] | None) -> bool:
 
 def _beside(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}-before{f'-{number}' if number > 1 else ''}.json")
+
+
+def _may_be_drawn(row: Mapping[str, Any]) -> bool:
+    curve = row.get("curve") or {}
+    return isinstance(curve, dict) and all(isinstance(values, list) for values in curve.values())
 
 
 def _with_nan(curve: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:

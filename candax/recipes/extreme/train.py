@@ -29,10 +29,11 @@ from candax import data, losses
 from candax.base import Sampler
 from candax.models import Classifier
 from candax.recipes import common
-from candax.recipes.common import comparing
+from candax.recipes.common import comparing, finished
 from candax.recipes.common.catalog import DISTINCT, LOSSES, LossName, SamplerName
 from candax.recipes.common.options import saved_settings
 from candax.recipes.common.results import write_json
+from candax.recipes.common.study import kept_in
 from candax.recipes.common.training import begun, check_begun
 from candax.recipes.extreme.baselines import (
     best_power,
@@ -191,7 +192,7 @@ def train(settings: Train) -> common.Study:
     ]
     for of in each:
         kept = averaged if means and of in some else None
-        methods.append(row({"method": name, "seed": of.seed}, _trained, of, dataset, kept))
+        methods.append(row({"method": name, "seed": of.seed}, _trained, settings.out, of, dataset, kept))
     for label, weight in means.items():
         methods.append(row({"method": label}, _averaged, some, len(each), dataset, averaged, shares, weight))
     return common.Study(
@@ -269,12 +270,12 @@ def _fitted(settings: Train, dataset: data.Dataset, *, progress: bool = True) ->
     return run, figures
 
 
-def _trained(settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier] | None) -> common.Row:
-    """A run, whose model joins those that are ``trained`` already, if a mean is taken of it."""
+def _trained(out: Path, settings: Train, dataset: data.Dataset, trained: dict[Train, Classifier] | None) -> common.Row:
+    """A run of the study in ``out``; its model joins those that are ``trained`` already, if a mean is taken of it."""
     run, figures = _fitted(settings, dataset)
     if trained is not None:
         trained[settings] = run.model
-    return figures | run.measure()
+    return figures | run.measure() | kept_in(out, settings.out / finished.FILE)
 
 
 def _averaged(
