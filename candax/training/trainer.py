@@ -298,7 +298,7 @@ def _checked(aux: tuple[Any, ...]) -> dict[str, Array]:
             f"expected loss_fn to return a loss, or a loss and a dict of numbers by name, got a {type(found).__name__} "
             f"beside the loss{', with arrays that are no scalars' if isinstance(found, dict) else ''}."
         )
-    taken = set(RESERVED) & set(found)
+    taken = {"loss", "examples_per_s", *RESERVED} & set(found)
     if taken:
         raise ValueError(f"expected other names than {sorted(taken)} beside the loss, which records have themselves.")
     return found

@@ -14,8 +14,8 @@ from flax import nnx
 from candax.checks import checked
 from candax.training.feed import on_host
 
-# Names that records of training or of measurements have themselves, so that no number of the user's may have them.
-RESERVED = ("step", "seconds", "loss", "examples_per_s")
+# Names that every record has itself, so that no metric may use them.
+RESERVED = ("step", "seconds")
 # Of the user's own kind of model.
 Metric = Callable[[Any, Iterable[Any]], Any]
 
@@ -143,10 +143,7 @@ def numbers(found: Any) -> dict[str, float]:
                 f"{shape or ''} for {name!r}: return its mean, say."
             )
         if name in RESERVED:
-            raise ValueError(
-                f"expected another name for a metric than {name!r}, which records have themselves, such as "
-                f"'validation_{name}'."
-            )
+            raise ValueError(f"expected another name for a metric than {name!r}, which records have themselves.")
         result[name] = float(value)
     return result
 

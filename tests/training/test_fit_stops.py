@@ -562,10 +562,8 @@ def test_what_the_user_s_functions_raise_loses_nothing(tmp_path):
         yield from pairs(5)
         raise OSError("the disk is gone")  # batches are made one ahead, to know which is the last of an epoch
 
-    of_records = cx.training.Validation(pairs(1), lambda model, batches: {"loss": 1.0}, every=6)
     runs = {
         "a metric": (pairs(), {"validation": validation}, "return a number", 6),
-        "a metric's name": (pairs(), {"validation": of_records}, "another name for a metric than 'loss'", 6),
         "a loader": (late(), {}, "the disk is gone", 4),
         "labels": ([*pairs(7), (pairs()[0][0], np.full(SIZE, NUM))], {}, "expected labels of batch 7", 7),
         "a stop": (pairs(), {"callback": lambda step, metrics: "stop"}, "return True to stop", 4),
