@@ -34,7 +34,7 @@ class Exact(optax.GradientTransformation):
         made.settle = settle
         return made
 
-    def __getnewargs__(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[Any, Any, Any]:
         """For ``copy.deepcopy`` of a model or an optimizer; a named tuple's would leave out ``settle``."""
         return self.init, self.update, self.settle
 

@@ -1,7 +1,7 @@
 """Batches on the device, one for each call of the compiled step, or several where a call does several steps."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 
 from candax.training.feed import Fed, on_host
 
+T = TypeVar("T")
 # The batches of a call, and their arrays on the device: one batch, or several of them stacked.
 Call = tuple[tuple[Fed, ...], Any]
 
@@ -61,6 +62,21 @@ def calls(
         yield from placed()
     except Exception as error:  # raised by the loop, which saves first and tells other processes
         yield error
+
+
+def as_here(items: Iterator[T]) -> Iterator[T]:
+    """Items, none of them None, that another thread may take as this one would.
+
+    What ``with jax.enable_x64(True)`` and ``with jax.default_device(...)`` say holds in their own thread alone, and in
+    another one arrays of 64 bits would become such of 32.
+    """
+    x64, device = jax.config.read("jax_enable_x64"), jax.config.jax_default_device  # type: ignore[attr-defined]
+
+    def take() -> T | None:
+        with jax.enable_x64(x64), jax.default_device(device):
+            return next(items, None)
+
+    return iter(take, None)
 
 
 def _on_host(feed: Iterator[Fed], check: Callable[[Fed], None]) -> Iterator[Fed | Exception]:

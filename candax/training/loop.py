@@ -15,7 +15,7 @@ from flax import nnx
 from candax.checks import checked
 from candax.data import prefetch
 from candax.training import agreement
-from candax.training.calls import calls
+from candax.training.calls import as_here, calls
 from candax.training.feed import BatchSource, Fed, Feed
 from candax.training.metrics_log import Bar, MetricsLog
 from candax.training.optimizer import Optimizer
@@ -171,7 +171,7 @@ def fit(
         over = threading.Event()
         placed = calls(fed, run.check, run.trainer.place, steps_per_call, start, ends, over.is_set)
         # What is being made while a call runs is a call itself.
-        source = stack.enter_context(contextlib.closing(prefetch(placed, 2 if steps_per_call == 1 else 1)))
+        source = stack.enter_context(contextlib.closing(prefetch(as_here(placed), 2 if steps_per_call == 1 else 1)))
         stack.callback(over.set)
         signals = stack.enter_context(_Signals())
         if on_start is not None:

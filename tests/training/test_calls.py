@@ -6,6 +6,7 @@ import weakref
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,7 +14,8 @@ from flax import nnx
 from jax.sharding import AxisType
 
 import candax as cx
-from candax.training.calls import calls
+from candax.data import prefetch
+from candax.training.calls import as_here, calls
 from candax.training.checkpoints import Checkpoints
 from candax.training.feed import Fed
 from tests.training.fitting import ADAM, DIM, NUM, SAMPLER, SIZE, Model, arrays, count, fit, make, pairs, same
@@ -126,6 +128,21 @@ def test_a_mesh_and_numbers_below_one_are_refused():
     head = cx.Head(NUM, DIM, sampler=SAMPLER, mesh=MESH, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="expected steps_per_call=1 on a mesh and in several processes, got 4"):
         fit(pairs(), head, cx.Optimizer(head, ADAM), steps_per_call=4)
+
+
+def test_batches_are_as_wide_as_the_thread_of_fit_has_them():
+    def seen(model, batch):
+        found.append(batch.dtype)
+        return jnp.sum(model(batch) ** 2)
+
+    for device in jax.devices()[:2]:
+        found = []
+        with jax.enable_x64(True), jax.default_device(device):
+            model = nnx.Linear(2, 3, param_dtype=float, rngs=nnx.Rngs(0))
+            cx.training.fit(model, cx.Optimizer(model, optax.sgd(0.1)), [np.ones((4, 2))], loss_fn=seen, progress=False)
+            assert next(prefetch(as_here(map(jax.device_put, [np.ones(1)])))).devices() == {device}
+        assert set(found) == {np.dtype(float)}
+    assert jax.device_put(np.ones(1)).dtype == np.float32
 
 
 def test_metrics_of_a_run_in_calls_are_read_by_others(tmp_path):
