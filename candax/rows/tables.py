@@ -256,8 +256,18 @@ def slots_of_tables(node: Any) -> dict[int, Slots]:
     """All slots within a node, by the ``id`` of their table.
 
     Not by paths: of a table and of its slots that modules share, the first paths may be in different modules.
+
+    Raises:
+        ValueError: where two exact optimizers were made for one table, neither of which knows what the other does.
     """
-    return {id(table): slots for table, slots in tables_and_slots(node)}
+    found: dict[int, Slots] = {}
+    for table, slots in tables_and_slots(node):
+        if found.setdefault(id(table), slots) is not slots:
+            raise ValueError(
+                f"expected one exact optimizer for a table that modules share, got two for the one of shape "
+                f"{table.shape}: make one cx.Optimizer of a module that holds all that share it."
+            )
+    return found
 
 
 def tables_and_slots(node: Any) -> Iterator[tuple[Table, Slots]]:

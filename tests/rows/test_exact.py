@@ -445,6 +445,16 @@ def test_a_head_that_is_made_after_the_optimizer_reads_settled_rows():
     assert not np.allclose(words.attend(h), h @ words.embedding[...].T)
 
 
+def test_two_exact_optimizers_of_one_table_are_refused():
+    words = cx.Embed(5, 2, rngs=nnx.Rngs(0))
+    head = cx.Head(5, table=words, rngs=nnx.Rngs(1))
+    for module in (words, head):
+        cx.Optimizer(module, optax.adam(0.1), tables=cx.rows.exact_adam(0.1))
+    ids = jnp.arange(2)
+    with pytest.raises(ValueError, match=r"expected one exact optimizer for a table .* got two .* shape \(5, 2\)"):
+        cx.value_and_grad(lambda words, head: head.loss(words(ids), ids), argnums=(0, 1))(words, head)
+
+
 def test_a_model_and_its_optimizer_can_be_copied_on_the_way():
     def step(words, optimizer, ids):
         _, grads = cx.value_and_grad(lambda words: jnp.sum(words(jnp.array(ids)) ** 2))(words)
