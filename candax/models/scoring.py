@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State, labels_mask
-from candax.checks import check_positive, checked
+from candax.checks import check_positive, checked, described
 from candax.cosines import as_scored, inner_products
 from candax.losses.common import innermost, minus_log_expected_count, without_hits
 from candax.losses.contrastive import nce
@@ -114,9 +114,9 @@ def draw_and_score(
     per_prediction = (embeddings, labels, true_count, true_rows, true_biases, more_hits, flat.num_labels)
     per_group = (drawn, sampled_rows, sampled_biases)
     losses, hits, effective = _in_blocks(of_some, per_prediction, per_group, groups, block_size)
-    if losses.shape != labels.shape[:1]:
+    if getattr(losses, "shape", None) != labels.shape[:1]:
         raise ValueError(
-            f"expected a loss that returns {labels.shape[0]} numbers, one per prediction, got {losses.shape}."
+            f"expected a loss that returns {labels.shape[0]} numbers, one per prediction, got {described(losses)}."
         )
     draw = Draw(query.embeddings, labels, key_update, drawn, jax.lax.stop_gradient(hits), effective, flat.counted)
     return losses, draw

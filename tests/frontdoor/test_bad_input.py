@@ -540,6 +540,20 @@ def test_candidates_without_groups_are_refused():
         pure_loss(sampler=UNIFORM._replace(sample=sample))
 
 
+@pytest.mark.parametrize(
+    ("loss", "got"),
+    [
+        (lambda logits: jnp.mean(logits.true), r"an array float32\[\]"),
+        (lambda logits: logits.true, r"an array float32\[2, 1\]"),
+        (lambda logits: None, "None"),
+    ],
+)
+def test_a_loss_without_a_number_per_prediction_is_refused(loss, got):
+    head = cx.Head(9, DIM, sampler=UNIFORM, loss=loss, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=f"expected a loss that returns 2 numbers, one per prediction, got {got}"):
+        head.loss(jnp.ones((2, DIM)), jnp.arange(2))
+
+
 def test_an_optimizer_of_no_variable_warns():
     head = cx.Head(9, 2, sampler=UNIFORM, rngs=nnx.Rngs(0))
     with pytest.warns(UserWarning, match="nothing will be trained") as warned:
