@@ -158,13 +158,14 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         if len(words) == number and not line.strip():
             continue
         word, *numbers = line.rstrip().split(b" ")
-        if len(numbers) != dim or len(words) == number:
+        if not word or len(numbers) != dim or len(words) == number:
             expected = f"a word and {dim} numbers" if len(words) < number else f"{number} words, by the first line"
             raise WrongFileError(f"{path}:{at}: expected {expected}, got {len(numbers)} numbers behind {word[:40]!r}.")
         if b"\0" in line:  # which NumPy takes for the end of a number
             raise WrongFileError(f"{path}:{at}: expected text, got a zero byte in {line[:60]!r}.")
         try:
-            vectors[len(words)] = np.array(numbers, np.bytes_).astype(np.float32)
+            with np.errstate(over="ignore"):  # infinity, which is refused below
+                vectors[len(words)] = np.array(numbers, np.bytes_).astype(np.float32)
         except ValueError as error:
             raise WrongFileError(f"{path}:{at}: expected a word and {dim} numbers; {error}.") from error
         words.append(decode(path, at, word))

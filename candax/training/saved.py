@@ -149,6 +149,10 @@ def write_classes(out: str | Path, name: str, parts: dict[str, np.ndarray], *, n
         write(f"{name}.{part}.npy", array)
     if importlib.util.find_spec("faiss") is not None:
         write(f"{name}.faiss", _faiss_index(parts, normalized))
+    # What an export before has left must not be taken for a part of this one.
+    for other in ("class_biases.npy", "class_names.json", "faiss"):
+        if not jax.process_index() and (path := Path(out) / f"{name}.{other}") not in written:
+            path.unlink(missing_ok=True)
     return written
 
 

@@ -66,6 +66,8 @@ def test_gensim_opens_both_formats(tmp_path, vectors):
         ("v.txt", b"1 2\na 1 x\n", "v.txt:2: expected a word and 2 numbers"),
         ("v.txt", b"2 2\na 1 2\nb 1 nan\n", "v.txt:3: .* a vector of 'b' with nan"),
         ("v.txt", b"2 1\nb inf\na 1\n", "v.txt:2: .* a vector of 'b' with nan or infinity"),
+        ("v.txt", b"2 1\nb 1e400\na 1\n", "v.txt:2: .* a vector of 'b' with nan or infinity"),
+        ("v.txt", b"2 1\n 1\na 1\n", "v.txt:2: expected a word and 1 numbers, got 1 numbers behind b''"),
         ("v.txt", b"3 1\na 1\nb 1\na 1\n", "v.txt:4: .* 'a', which .*v.txt:2 has already"),
         ("v.txt", b"1 2\na 1 2\nb 1 2\n", "v.txt:3: expected 1 words"),
         ("v.txt", b"1 2\n\xff 1 2\n", "v.txt:2: expected text in UTF-8"),
@@ -79,6 +81,7 @@ def test_gensim_opens_both_formats(tmp_path, vectors):
         ("v.safetensors", b"", "expected word vectors"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_what_holds_no_vectors_is_refused(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)

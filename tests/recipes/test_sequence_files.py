@@ -57,6 +57,12 @@ def test_a_quote_that_is_not_closed_swallows_no_lines(tmp_path):
     assert found.notes[1] == "shop.csv: 1 rows have line breaks within quotes, the first in line 2"
 
 
+def test_lines_that_end_in_a_carriage_return_are_not_one_user(tmp_path):
+    for text in ("ann a b c\rbob a b c\r", "user\titem\rann\ta\r"):
+        with pytest.raises(ValueError, match=r"shop.csv:1: expected lines that end in a line feed"):
+            files.load(write(tmp_path, text))
+
+
 def test_a_pipe_which_would_lose_its_beginning_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe: expected a file, to be read more than once, got a pipe: write"):

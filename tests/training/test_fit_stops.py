@@ -24,6 +24,7 @@ from candax.training import loop
 from candax.training.checkpoints import Checkpoints
 from candax.training.means import Means
 from candax.training.metrics_log import MetricsLog
+from candax.training.saved import write_classes
 from tests.training.fitting import ADAM, DIM, NUM, SAMPLER, SIZE, Model, count, fit, make, pairs, same, words_of
 
 
@@ -378,6 +379,10 @@ def test_export_writes_what_others_read(tmp_path):
     np.testing.assert_array_equal(parts["class_ids"], np.arange(NUM))
     for name in parts:
         np.testing.assert_array_equal(np.load(files[f"head.{name}.npy"]), parts[name])
+    # Of another head, which has no biases: those of this one do not stay beside its vectors.
+    write_classes(tmp_path / "out", "head", {"class_vectors": np.ones((2, 3), np.float32)}, normalized=True)
+    assert not files["head.class_biases.npy"].exists()
+    assert files["head.class_ids.npy"].exists()
 
 
 def with_something_beside():

@@ -160,6 +160,8 @@ def _read(path: Path, min_count: int, notes: list[str]) -> data.Interactions:
     number, first = next(((number, line) for number, line in text_lines(path) if line.strip()), (0, ""))
     if not first:
         raise ValueError(f"{path}: expected lines of a user and items, got an empty file.")
+    if "\r" in first:
+        raise ValueError(f"{path}:{number}: expected lines that end in a line feed, got a carriage return within one.")
     mark = next((mark for mark in "\t," if mark in first), None)
     if mark is None:
         return interactions_of(name_of(path), _by_spaces(path, notes), min_count=min_count)
