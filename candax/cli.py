@@ -133,6 +133,10 @@ def main(args: list[str] | None = None) -> None:
         # Who reads has enough, as ``head`` does: no error, and Python must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_CLOSED)
+    except KeyboardInterrupt as asked:
+        # Of ``fit`` it says where the run was saved and how to go on.
+        print(f"candax: {str(asked) or 'interrupted'}", file=sys.stderr)
+        sys.exit(130)
 
 
 @contextlib.contextmanager
@@ -173,10 +177,6 @@ def _main(args: list[str]) -> None:
         _fail(_in_words(error))
     except (ValueError, FloatingPointError) as error:
         _fail(str(error))
-    except KeyboardInterrupt as asked:
-        # Of ``fit`` it says where the run was saved and how to go on.
-        print(f"candax: {str(asked) or 'interrupted'}", file=sys.stderr)
-        sys.exit(130)
 
 
 # What the system says in a few words, for errors that say no more than that.

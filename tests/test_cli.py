@@ -148,10 +148,11 @@ def test_a_command_that_is_interrupted_says_how_to_go_on_and_ends_with_130(datas
 
 
 @pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize("place", [(export, "export_command"), (cli, "_parse")], ids=["at work", "while it loads"])
 @pytest.mark.parametrize(("asked", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")])
-def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, monkeypatch, capsys):
+def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, place, monkeypatch, capsys):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(export, "export_command", lambda settings: signal.raise_signal(signal.Signals[asked]))
+    monkeypatch.setattr(*place, lambda given: signal.raise_signal(signal.Signals[asked]))
     with pytest.raises(SystemExit) as ended:
         run("export", "some/run")
     assert (ended.value.code, capsys.readouterr().err) == (130, f"candax: {said}\n")
