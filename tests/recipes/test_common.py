@@ -226,6 +226,13 @@ def test_lines_of_a_second_axis_are_named(tmp_path):
         assert drawn.count("<!-- recall -->") == len(panels)
 
 
+def test_dollar_signs_in_names_of_data_are_no_formula(tmp_path):
+    rows = [{"method": "css", "size": size, "top_1": 0.5} for size in (1, 2)]
+    panel = Panel((common.sweep("size", "top_1", by=lambda row: "top-1"),))
+    report.draw(r"in_$\frac$: 3 classes", [panel], rows, "full_softmax", tmp_path / "picture.svg")
+    assert r"<!-- in_$\frac$: 3 classes -->" in (tmp_path / "picture.svg").read_text()
+
+
 @pytest.mark.parametrize(("points", "marker"), [(1, "o"), (2, "None")])
 def test_a_curve_of_one_point_is_seen(points, marker):
     axis = Figure().subplots()

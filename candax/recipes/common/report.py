@@ -321,7 +321,9 @@ def draw(title: str, panels: Sequence[Panel], rows: Sequence[Row], reference: st
                 # On the axes that are drawn last, or else the lines of the other would go through it.
                 (right or axis).legend(*named, fontsize="small")
             legend = legend if legend[1] else _named(axis, right)
-        axes[0].figure.suptitle(_wrapped(title, int(_CHARACTERS_PER_INCH * size[0])), fontsize="medium")
+        # The names of files in it may have several dollar signs, which are no formula.
+        wrapped = _wrapped(title, int(_CHARACTERS_PER_INCH * size[0]))
+        axes[0].figure.suptitle(wrapped, fontsize="medium", parse_math=False)
         if one_legend and not any(axis.texts for axis in axes):
             axes[0].figure.legend(*legend, loc="outside lower center", ncols=3, fontsize="small")
 
