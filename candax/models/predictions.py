@@ -102,7 +102,8 @@ def predictions(
         )
     labels = labels.reshape(-1, labels.shape[-1] if labels.ndim > len(shape) else 1)
     embeddings = embeddings.reshape(labels.shape[0], embeddings.shape[-1])
-    labels = jnp.where(_flat_mask(where, shape)[:, None], labels, -1)
+    mask = _flat_mask(where, shape)
+    labels = jnp.where(mask[:, None], labels, -1)
     report_ids("labels", labels, num_valid)
     invalid = (labels < -1) | (labels >= num_valid)
     counts = (labels != -1).any(axis=1)
@@ -111,6 +112,7 @@ def predictions(
         more_labels = None
     if more_labels is not None:
         more_labels, invalid_examples = _check_more_labels(more_labels, num_valid, invalid_examples)
+        invalid_examples &= mask
     flat_weights = jnp.where(counts, _flat_weights(weights, shape, counts), 0)
     return Predictions(
         # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.

@@ -96,6 +96,14 @@ def test_what_is_wrong_is_said_or_nan():
         assert np.isnan(loss_of(loss, LABELS, np.array([nowhere]), sampler=sampler)).all()
 
 
+def test_pairs_of_a_prediction_that_is_masked_count_for_nothing():
+    told = jnp.ones((3, 4)), jnp.array(LABELS), cx.Classes(jnp.eye(CLASSES, 4))
+    where = jnp.array([True, False, True])
+    for pair in [(1, CLASSES), (1, -2), (1, 0)]:
+        loss = cx.sampled_loss(*told, sampler=None, loss=ALL_CLASSES, where=where, more_labels=jnp.array([pair]))
+        assert loss == cx.sampled_loss(*told, sampler=None, loss=ALL_CLASSES, where=where)
+
+
 def test_a_pair_with_a_minus_one_is_padding():
     for loss, sampler in [(cx.losses.one_vs_all, cx.samplers.log_uniform(9)), (ALL_CLASSES, None)]:
         wanted = loss_of(loss, LABELS, np.array([(-1, -1)]), sampler=sampler)
