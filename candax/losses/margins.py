@@ -52,8 +52,8 @@ def arcface(logits: SampledLogits, *, margin: float = 0.5, scale: float = 64.0) 
     Computed as ``s (cos t cos m - sin t sin m)`` with ``sin t = sqrt((1 - cos t)(1 + cos t))``, without arccos:
     gradients are finite at cosines of 1 and -1 (and beyond, by rounding), where sin t counts as constant. Where
     ``t + m > pi`` the cosine would rise again; there the logit is ``s (cos t - m sin m)``, as in the reference
-    implementations: lower than all before, and falling further with t. With m = 0 it is ``s cos t``. Sampled logits
-    are ``s cos t``.
+    implementations: lower than all before as long as m is below 2.33, and falling further with t. With m = 0 it is
+    ``s cos t``. Sampled logits are ``s cos t``.
 
     Args:
         logits: ``SampledLogits`` of cosines, from a head with ``normalized=True``.
