@@ -59,6 +59,12 @@ def test_rank_1_is_what_comparing_all_gives():
     assert scaled == pytest.approx(np.mean(best))
 
 
+def test_a_model_that_gives_one_embedding_for_all_identifies_nobody():
+    for seed in range(8):
+        same = np.repeat(np.random.default_rng(seed).normal(size=(1, 64)).astype(np.float32), 9, axis=0)
+        assert rank_1(same, same, same) == 0
+
+
 def test_cosines_of_nothing_are_zero():
     assert cosines(np.zeros((1, 2)), np.ones((1, 2))).tolist() == [0]
 
