@@ -81,7 +81,7 @@ def accumulator_dtype(embeddings: Array, classes: Classes) -> jnp.dtype:
 
 def block_logits(embeddings: Float[Array, "B dim"], block: Block) -> Float[Array, "B block"]:
     """Logits of one block, ``embeddings @ vectors.T + biases``; zero for rows that are not valid."""
-    return jnp.matmul(embeddings, block.vectors.T, preferred_element_type=block.biases.dtype) + block.biases
+    return jnp.matmul(embeddings, block.vectors.T, preferred_element_type=block.biases.dtype) + block.biases[None]
 
 
 def walk(
@@ -216,7 +216,7 @@ def streaming_evaluate(
     def visit(carry: tuple[_TopK, _LogSum], block: Block) -> tuple[_TopK, _LogSum]:
         best, seen = carry
         logits = block_logits(embeddings, block)
-        logits = jnp.where(block.fresh, logits if transform is None else transform(logits), -jnp.inf)
+        logits = jnp.where(block.fresh[None], logits if transform is None else transform(logits), -jnp.inf)
         allowed = logits if exclude is None else _without(logits, exclude - block.start)
         return _merge_top_k(best, allowed, block.start) if k else best, _add_exponentials(seen, logits)
 
@@ -267,7 +267,7 @@ def streaming_sample(
         logits = logits if transform is None else transform(logits)
         # The usual noise of float32 never exceeds 16: of a million classes or more, the rare ones would be too rare.
         noise = jax.random.gumbel(jax.random.fold_in(key, block.start), logits.shape, dtype, mode="high")
-        return _merge_top_k(best, jnp.where(block.fresh, logits + noise, -jnp.inf), block.start)
+        return _merge_top_k(best, jnp.where(block.fresh[None], logits + noise, -jnp.inf), block.start)
 
     batch = embeddings.shape[0]
     best = _TopK(jnp.full((batch, 1), -jnp.inf, dtype), jnp.zeros((batch, 1), jnp.int32))

@@ -70,7 +70,7 @@ class OutputLayer(nnx.Module):
         vectors = as_scored(classes.vectors, self.normalized)
         logits = jnp.matmul(as_scored(h, self.normalized), vectors.T, preferred_element_type=jnp.float32)
         if classes.biases is not None:
-            logits += classes.biases
+            logits += classes.biases.reshape(*[1] * (h.ndim - 1), -1)
         logits = logits[..., : self.num_classes]
         return logits if self.transform is None else self.transform(logits)
 

@@ -66,6 +66,18 @@ def test_all_logits_best_classes_and_log_probabilities_agree(options):
     np.testing.assert_allclose(of_labels[1], np.stack([wanted, wanted], -1), rtol=1e-4)
 
 
+@pytest.mark.parametrize("loss", [cx.losses.full_softmax, functools.partial(cx.losses.full_softmax, block_size=16)])
+def test_all_classes_are_scored_without_promotion_of_ranks(loss):
+    head = make_head(sampler=None, loss=loss)
+    head.biases.set_value(jnp.arange(head.biases.shape[0]) / 9.0)
+    logits = head(H)
+    with jax.numpy_rank_promotion("raise"):
+        np.testing.assert_array_equal(head(H), logits)
+        assert jnp.isfinite(gradients(head)[0])
+        jax.eval_shape(lambda: (head.top_k(H, 5, exclude=LABELS[..., None]), head.log_prob(H, LABELS)))
+        jax.eval_shape(lambda: head.sample(jax.random.key(0), H))
+
+
 def test_classes_that_are_excluded_are_not_among_the_best():
     head = make_head()
     best = np.asarray(head.top_k(H, 3)[1])
