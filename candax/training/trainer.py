@@ -139,15 +139,15 @@ class Trainer:
         self._in_parts = loss_fn is loss_of_labels and self.mesh is not None and jax.process_count() > 1
         self._step = compiled_step(_loss_of_parts if self._in_parts else loss_fn, accumulate)
         self._steps = (_kept_steps if _is_own(loss_fn) else _new_steps)(self._step)
-        self._all_heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head)]
-        self._heads = [head for head in self._all_heads if head.sampler is not None]
+        # Also those without a sampler, which a callback may give one.
+        self._heads = [node for _, node in nnx.iter_graph(model) if isinstance(node, Head)]
         self.reload()
 
     def reload(self) -> None:
         """Takes the arrays out of model and optimizer."""
         # A teacher within the model may have a head over all classes that is evaluated.
-        evaluated = [head.deterministic for head in self._all_heads]
-        if any(head.deterministic for head in self._heads) or (evaluated and all(evaluated)):
+        evaluated = [head for head in self._heads if head.deterministic]
+        if evaluated and (evaluated == self._heads or any(head.sampler is not None for head in evaluated)):
             raise ValueError("expected a model in training mode, got one in evaluation mode: call model.train() on it.")
         graph, self.arrays = nnx.split((self.model, self.optimizer))
         seen: set[int] = set()

@@ -79,6 +79,22 @@ def test_callbacks_get_numbers_and_may_stop(tmp_path):
             fit(pairs(), num_steps=4, callback=lambda step, metrics, returned=returned: returned)
 
 
+def test_a_callback_may_give_a_head_its_sampler():
+    head, refreshed = cx.Head(NUM, DIM, rngs=nnx.Rngs(0)), []
+    follows = cx.samplers.every(SAMPLER, lambda step: refreshed.append(step) or step == 5)
+
+    def callback(step, metrics):
+        if step == 4:
+            head.use(follows, cx.losses.sampled_softmax)
+
+    def loss_fn(head, batch):
+        return head.loss(jnp.ones((SIZE, DIM)), batch)
+
+    optimizer = cx.Optimizer(head, optax.sgd(0.1))
+    fit([np.arange(SIZE)] * 8, head, optimizer, loss_fn=loss_fn, callback=callback, num_steps=8)
+    assert set(refreshed) >= {4, 5, 6, 7}
+
+
 def test_a_callback_that_raises_loses_nothing(tmp_path):
     def fail(step, metrics):
         if step == 8:
