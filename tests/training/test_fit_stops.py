@@ -311,7 +311,7 @@ def test_it_trains_in_other_threads_too():
 
 
 def test_runs_in_several_threads_save_at_once(tmp_path):
-    together, failed = threading.Barrier(3), []
+    together, failed = threading.Barrier(3, timeout=60), []
 
     def saves(name):
         with Checkpoints(tmp_path / name, identity=None) as checkpoints:
