@@ -35,7 +35,7 @@ _ADVICE = {
     "index, head.use(head.sampler, head.loss_function) builds it of them.",
 }
 # Packages whose lines no warning is about.
-_LIBRARIES = ("candax", "flax", "jax", "contextlib", "jaxtyping")
+_LIBRARIES = ("candax", "flax", "jax", "contextlib", "functools", "jaxtyping")
 _SHOWN = (str, bytes, int, float, complex, list, tuple, dict, Path)
 
 

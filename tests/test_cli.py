@@ -215,7 +215,8 @@ def test_wrong_arguments_end_in_one_line(dataset, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert "a folder, got the file" in fails(capsys, "train", "--dataset", dataset, "--out", tmp_path / "file")
     (dataset / "test.txt").write_text("0 30 20\n")
-    assert "got 64 and 0" in fails(capsys, "compare", "--dataset", dataset, "--batch-size", 8, *here)
+    few = "expected 10 training examples or more, and test examples"
+    assert few in fails(capsys, "compare", "--dataset", dataset, "--batch-size", 8, *here)
     unlabelled = "64 30 20\n" + " 3:1\n" * 64
     (dataset / "test.txt").write_text(unlabelled)
     small = ("train", "--dataset", dataset, "--batch-size", 8, *here)

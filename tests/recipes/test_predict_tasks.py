@@ -1,6 +1,7 @@
 """`candax predict` on runs of `candax sequences` and `links` and on words: figures are those that were measured."""
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,6 +140,8 @@ def test_a_long_history_does_not_change_the_answers_of_others(shop, monkeypatch)
 def test_bad_histories_say_where(text, message, shop, monkeypatch, capsys):
     piped(monkeypatch, text)
     assert message in fails(capsys, "predict", shop.run, "-")
+    monkeypatch.setattr(sys, "stdin", None)  # as a shell's <&- makes it
+    assert "standard input, which is closed" in fails(capsys, "predict", shop.run, "-")
 
 
 def test_ranks_of_completions_are_those_of_the_evaluation(graph, tmp_path, capsys):

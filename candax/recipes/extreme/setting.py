@@ -102,9 +102,10 @@ class Setting(common.Settings):
         train, test = len(dataset.train), len(dataset.test)
         least = max(_LEAST, self.batch_size)
         if train < least or not test:
+            a_batch, advice = (" (a batch)", " --batch-size gives the size of a batch.") if least > _LEAST else ("", "")
             raise ValueError(
-                f"expected {least:,} training examples or more (a batch), and test examples in {self.dataset}; got "
-                f"{train:,} and {test:,}. --batch-size gives the size of a batch."
+                f"expected {least:,} training examples or more{a_batch}, and test examples in {self.dataset}; got "
+                f"{train:,} and {test:,}.{advice}"
             )
         for which, part in (("training", dataset.train), ("test", dataset.test)):
             if not part.labels.nnz:

@@ -100,6 +100,8 @@ def source(path: str) -> Source:
         if not Path(path).exists():
             raise ValueError(f"expected a file of inputs, or - for standard input, got {path}, which does not exist.")
         return Source(Path(path), read_lines(Path(path)))
+    if sys.stdin is None:
+        raise ValueError("expected lines to answer on standard input, which is closed.")
     return Source(name := Path("standard input"), numbered(name, sys.stdin.buffer))
 
 
