@@ -65,18 +65,21 @@ def calls(
 
 
 def as_here(items: Iterator[T]) -> Iterator[T]:
-    """Items, none of them None, that another thread may take as this one would.
+    """Items that a thread of their own may take as this one would.
 
     What ``with jax.enable_x64(True)`` and ``with jax.default_device(...)`` say holds in their own thread alone, and in
     another one arrays of 64 bits would become such of 32.
     """
-    x64, device = jax.config.read("jax_enable_x64"), jax.config.jax_default_device  # type: ignore[attr-defined]
+    x64, device = jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
 
-    def take() -> T | None:
-        with jax.enable_x64(x64), jax.default_device(device):
-            return next(items, None)
+    def taken() -> Iterator[T]:
+        # Never left; the thread ends with its items. Left after each item, they would undo a ``with`` of the items' own
+        # that lasts from one to the next; left as this generator is closed, they would change whichever thread does so.
+        jax.enable_x64(x64).__enter__()
+        jax.default_device(device).__enter__()
+        yield from items
 
-    return iter(take, None)
+    return taken()
 
 
 def _on_host(feed: Iterator[Fed], check: Callable[[Fed], None]) -> Iterator[Fed | Exception]:

@@ -145,6 +145,14 @@ def test_batches_are_as_wide_as_the_thread_of_fit_has_them():
     assert jax.device_put(np.ones(1)).dtype == np.float32
 
 
+def test_what_batches_say_of_themselves_holds_from_one_to_the_next():
+    def wide():
+        with jax.enable_x64(True):
+            yield from (jnp.ones(1, float) for _ in range(3))
+
+    assert [batch.dtype for batch in prefetch(as_here(wide()))] == [np.dtype(float)] * 3
+
+
 def test_metrics_of_a_run_in_calls_are_read_by_others(tmp_path):
     fit(pairs(), num_steps=8, steps_per_call=4, folder=tmp_path)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
