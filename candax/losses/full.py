@@ -168,7 +168,7 @@ def all_classes_as_candidates(
     vectors = jnp.where(valid[:, None], vectors, 0)
     logits = jnp.matmul(embeddings, vectors.T, preferred_element_type=accumulator_dtype(embeddings, classes))
     if classes.biases is not None:
-        logits += jnp.where(valid, classes.biases, 0)
+        logits += jnp.where(valid, classes.biases, 0)[None]
     mask = labels_mask(labels)
     examples = jnp.arange(labels.shape[0])[:, None]
     hits = jnp.zeros(logits.shape, bool).at[examples, jnp.where(mask, labels, logits.shape[1])].set(True, mode="drop")

@@ -66,7 +66,14 @@ def test_all_logits_best_classes_and_log_probabilities_agree(options):
     np.testing.assert_allclose(of_labels[1], np.stack([wanted, wanted], -1), rtol=1e-4)
 
 
-@pytest.mark.parametrize("loss", [cx.losses.full_softmax, functools.partial(cx.losses.full_softmax, block_size=16)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        cx.losses.full_softmax,
+        functools.partial(cx.losses.full_softmax, block_size=16),
+        cx.losses.over_all_classes(cx.losses.one_vs_all),
+    ],
+)
 def test_all_classes_are_scored_without_promotion_of_ranks(loss):
     head = make_head(sampler=None, loss=loss)
     head.biases.set_value(jnp.arange(head.biases.shape[0]) / 9.0)
