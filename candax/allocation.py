@@ -43,7 +43,7 @@ def with_reused_memory() -> None:
     if not asked:
         return
     os.environ[_VARIABLE] = ":".join(filter(None, [said, *(f"{name}={value}" for name, value in asked.items())]))
-    sys.stdout.flush()
+    print(end="", flush=True)  # also where a shell's >&- leaves no standard output
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

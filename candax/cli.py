@@ -128,7 +128,7 @@ def main(args: list[str] | None = None) -> None:
             with _stopping():
                 _main(list(sys.argv[1:] if args is None else args))
         finally:
-            sys.stdout.flush()
+            print(end="", flush=True)  # also where a shell's >&- leaves no standard output
     except BrokenPipeError:
         # Who reads has enough, as ``head`` does: no error, and Python must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

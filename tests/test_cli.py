@@ -20,7 +20,7 @@ from candax.recipes import load
 from candax.recipes.common import catalog
 from candax.recipes.extreme import compare, train as extreme
 from candax.recipes.extreme.train import restore
-from candax.recipes.predict import export
+from candax.recipes.predict import export, lines
 from tests.commands import fails, run, write_dataset
 
 
@@ -157,6 +157,13 @@ def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, plac
         run("export", "some/run")
     assert (ended.value.code, capsys.readouterr().err) == (130, f"candax: {said}\n")
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_without_a_standard_output_commands_do_what_they_can(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as a shell's >&- makes it
+    run("--version")
+    with pytest.raises(ValueError, match="which is closed: give --out a file"), lines.writing(None):
+        pytest.fail("nothing can be written")
 
 
 def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):

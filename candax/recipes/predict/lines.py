@@ -161,9 +161,11 @@ def writing(out: Path | None) -> Iterator[Callable[[str], object]]:
 
     Raises:
         OSError: if it cannot be written, such as BrokenPipeError where nobody reads standard output any more.
-        ValueError: for a folder.
+        ValueError: for a folder; for a standard output that is closed.
     """
     if out is None:
+        if sys.stdout is None:
+            raise ValueError("expected standard output to write to, which is closed: give --out a file.")
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # as in files, whatever the locale
         with naming(Path("standard output")):
