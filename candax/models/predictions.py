@@ -111,8 +111,7 @@ def predictions(
     if more_labels is not None and len(more_labels) == 0:
         more_labels = None
     if more_labels is not None:
-        more_labels, invalid_examples = _check_more_labels(more_labels, num_valid, invalid_examples)
-        invalid_examples &= mask
+        more_labels, invalid_examples = _check_more_labels(more_labels, num_valid, invalid_examples, mask)
     flat_weights = jnp.where(counts, _flat_weights(weights, shape, counts), 0)
     return Predictions(
         # Zeros before anything is computed of them: what stands there, NaN included, reaches no gradient.
@@ -126,10 +125,11 @@ def predictions(
 
 
 def _check_more_labels(
-    more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"]
+    more_labels: Any, num_valid: Any, invalid: Bool[Array, " B"], mask: Bool[Array, " B"]
 ) -> tuple[Int[Array, "M 2"], Bool[Array, " B"]]:
     """The pairs, -1 in place of padding and of those out of range, and which predictions are invalid by such a pair.
 
+    Those of predictions that are masked are padding, whatever they hold.
     Where the prediction is out of range, it cannot be said which one was meant, and all are invalid.
     """
     pairs = integer_ids(more_labels, "more_labels")
@@ -138,12 +138,14 @@ def _check_more_labels(
             f"expected more_labels [M, 2], a prediction and a true class in each row, got {list(pairs.shape)}."
         )
     examples, ids = pairs.T
+    counts = mask.at[examples].get(mode="fill", fill_value=True, wrap_negative_indices=False)
+    ids = jnp.where(counts, ids, -1)
     report_ids("more_labels", ids, num_valid)
     padding = (examples == -1) | (ids == -1)
     elsewhere = ~padding & ((examples < 0) | (examples >= len(invalid)))
     wrong = ~padding & ((ids < 0) | (ids >= num_valid))
     rows = jnp.where(wrong & ~elsewhere, examples, len(invalid))
-    invalid = invalid.at[rows].max(wrong, mode="drop") | elsewhere.any()
+    invalid = invalid.at[rows].max(wrong, mode="drop") | (elsewhere.any() & mask)
     return jnp.where((padding | elsewhere | wrong)[:, None], -1, pairs), invalid
 
 

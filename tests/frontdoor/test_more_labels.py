@@ -102,6 +102,8 @@ def test_pairs_of_a_prediction_that_is_masked_count_for_nothing():
     for pair in [(1, CLASSES), (1, -2), (1, 0)]:
         loss = cx.sampled_loss(*told, sampler=None, loss=ALL_CLASSES, where=where, more_labels=jnp.array([pair]))
         assert loss == cx.sampled_loss(*told, sampler=None, loss=ALL_CLASSES, where=where)
+    head = cx.Head(CLASSES, 4, loss=ALL_CLASSES, rngs=nnx.Rngs(0))
+    cx.check(head, call=lambda head: head.loss(*told[:2], where=where, more_labels=jnp.array([(1, CLASSES)])))
 
 
 def test_a_pair_with_a_minus_one_is_padding():
