@@ -316,8 +316,8 @@ def test_runs_in_several_threads_save_at_once(tmp_path):
     def saves(name):
         with Checkpoints(tmp_path / name, identity=None) as checkpoints:
             for step in range(1, 7):
-                together.wait()
                 try:
+                    together.wait()
                     checkpoints.save(step, nnx.Dict(a=nnx.Param(jnp.full(3, step))), None, {})
                     checkpoints.wait()
                 except Exception as error:
