@@ -203,7 +203,7 @@ def _check(
 
 
 def _converted(value: Any) -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
         return value
     import jax.numpy as jnp
 

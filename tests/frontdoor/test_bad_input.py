@@ -41,6 +41,14 @@ def test_labels_of_every_integer_type_are_taken(dtype):
     assert float(pure_loss(labels=LABELS.astype(dtype))) == float(pure_loss())
 
 
+def test_a_prediction_without_axes_takes_a_number_of_numpy():
+    one, labels = EMBEDDINGS[0, 0], LABELS[0, 0]
+    assert labels.shape == ()
+    assert float(pure_loss(embeddings=one, labels=labels)) == float(pure_loss(embeddings=one, labels=jnp.asarray(labels)))
+    with pytest.raises(ValueError, match="expected labels to be an array of integers"):
+        pure_loss(embeddings=one, labels=np.float32(3))
+
+
 def test_sixty_four_bit_labels_do_not_wrap_around():
     with jax.enable_x64(True):
         assert np.isnan(float(pure_loss(labels=jnp.asarray(LABELS, jnp.int64) + 2**32)))
