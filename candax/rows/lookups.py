@@ -15,6 +15,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
 from candax.checks import checked, described
@@ -273,6 +274,14 @@ def integer_ids(ids: Any, what: str) -> Int[Array, "*n"]:
     """Ids as int32, from any integer type; ValueError for anything else."""
     if not isinstance(ids, jax.Array):
         ids = _narrow(np.asarray(ids))
+    else:
+        sharding = jax.typeof(ids).sharding
+        if AxisType.Explicit in sharding.mesh.axis_types and any(sharding.spec):
+            raise ValueError(
+                f"expected {what} that lie over axes of the type Auto, got {jax.typeof(ids)} on a mesh with Explicit "
+                "ones, which jax.make_mesh makes unless told otherwise: give it "
+                "axis_types=(jax.sharding.AxisType.Auto,) * len(names)."
+            )
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(
             f"expected integer {what}, got {ids.dtype}{list(ids.shape)}. One-hot or probability arrays are no ids: "

@@ -44,7 +44,9 @@ def test_labels_of_every_integer_type_are_taken(dtype):
 def test_a_prediction_without_axes_takes_a_number_of_numpy():
     one, labels = EMBEDDINGS[0, 0], LABELS[0, 0]
     assert labels.shape == ()
-    assert float(pure_loss(embeddings=one, labels=labels)) == float(pure_loss(embeddings=one, labels=jnp.asarray(labels)))
+    assert float(pure_loss(embeddings=one, labels=labels)) == float(
+        pure_loss(embeddings=one, labels=jnp.asarray(labels))
+    )
     with pytest.raises(ValueError, match="expected labels to be an array of integers"):
         pure_loss(embeddings=one, labels=np.float32(3))
 

@@ -358,3 +358,14 @@ def test_errors_say_what_does_not_fit():
     words = cx.Embed(NUM, DIM, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="the table that is shared"):
         cx.Head(NUM, table=words, sampler=SAMPLERS["uniform"], mesh=mesh, rngs=nnx.Rngs(0))
+
+
+def test_a_batch_over_explicit_axes_says_which_to_make():
+    explicit = jax.make_mesh((2,), ("data",), (AxisType.Explicit,), devices=jax.devices()[:2])
+    ids = jax.device_put(jnp.arange(4), NamedSharding(explicit, PartitionSpec("data")))
+    head = cx.Head(NUM, DIM, sampler=cx.samplers.uniform(8), rngs=nnx.Rngs(0))
+    for use in (cx.Embed(NUM, DIM, rngs=nnx.Rngs(0)), lambda ids: head.loss(jnp.ones((4, DIM)), ids)):
+        with pytest.raises(ValueError, match="axes of the type Auto"):
+            use(ids)
+        with jax.set_mesh(explicit), pytest.raises(ValueError, match="axes of the type Auto"):
+            nnx.jit(use)(ids)
