@@ -88,7 +88,7 @@ def _histories(path: Path) -> Any:
 
 
 def _questions(path: Path) -> Any:
-    return [list(question) for question in questions(source(str(path)), Counter())]
+    return [list(question) for question in questions(source(str(path)), Counter(), lambda question: True)]
 
 
 def _model(path: Path) -> Any:
