@@ -207,8 +207,9 @@ def _converted(value: Any) -> Any:
         return value
     import jax.numpy as jnp
 
-    check_32_bits(value)
-    return jnp.asarray(value)
+    array = np.asarray(value)
+    check_32_bits(array)
+    return jnp.asarray(array)
 
 
 @no_type_check  # a checker of functions would forget the shapes of earlier arguments in each
