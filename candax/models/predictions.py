@@ -138,8 +138,9 @@ def _check_more_labels(
             f"expected more_labels [M, 2], a prediction and a true class in each row, got {list(pairs.shape)}."
         )
     examples, ids = pairs.T
-    counts = mask.at[examples].get(mode="fill", fill_value=True, wrap_negative_indices=False)
-    ids = jnp.where(counts, ids, -1)
+    if len(mask):  # JAX looks nothing up in an empty array
+        counts = mask.at[examples].get(mode="fill", fill_value=True, wrap_negative_indices=False)
+        ids = jnp.where(counts, ids, -1)
     report_ids("more_labels", ids, num_valid)
     padding = (examples == -1) | (ids == -1)
     elsewhere = ~padding & ((examples < 0) | (examples >= len(invalid)))
