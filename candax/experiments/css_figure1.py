@@ -26,9 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import candax as cx
 from candax import losses, samplers
 from candax.base import Classes, Sampler
-from candax.experiments.softmax_regression import Method, as_by_default, here
+from candax.experiments.softmax_regression import as_by_default, here
 from candax.recipes import common
 
 SAMPLES = (10, 20, 50)
@@ -106,9 +107,9 @@ def _measure(settings: Figure1, name: str, num_sampled: int, folder: Path | None
         u = others.at[:, 0].set(number * jnp.exp(jax.random.normal(key_first, (_BATCH,))))
         # For the i-th unit vector as input, the logits are those of the i-th problem.
         classes = Classes(jnp.log(u).T, None, counts)
-        return u[:, 0] / u.sum(1), jnp.exp(
-            -Method(sampler, loss).losses(state, key_draw, jnp.eye(_BATCH), labels, classes)
-        )
+        by = {"sampler": sampler, "state": state, "key": key_draw, "loss": loss}
+        estimated = -cx.sampled_loss(jnp.eye(_BATCH), labels, classes, **by, reduction="none")
+        return u[:, 0] / u.sum(1), jnp.exp(estimated)
 
     key = jax.random.key(settings.seed)
     # The same problems for every method.

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+import candax as cx
 from candax import losses
-from candax.base import Classes, KeyArray, Query, Sampler, pytree
-from candax.models.scoring import score
+from candax.base import Classes, KeyArray, Sampler, pytree
 from candax.recipes import common
 
 MOMENTUM = 0.99
@@ -34,21 +34,6 @@ class Method(NamedTuple):
 
     sampler: Sampler | None
     loss: Callable[..., Float[Array, " B"]]
-
-    def losses(
-        self, state: Any, key: KeyArray, inputs: Float[Array, "B dim"], labels: Int[Array, "B 1"], classes: Classes
-    ) -> Float[Array, " B"]:
-        """The losses of some points with candidates drawn by the key."""
-        if self.sampler is None:
-            return self.loss(inputs, labels, classes)
-        query = jax.lax.stop_gradient(Query(inputs, labels, classes))
-        candidates = self.sampler.sample(state, key, query)
-        by_group = labels.reshape(candidates.ids.shape[0], -1)
-        count = self.sampler.log_expected_count(state, candidates, by_group, query).reshape(labels.shape)
-        true = jnp.einsum("bd,btd->bt", inputs, classes.vectors[labels], preferred_element_type=jnp.float32)
-        sampled = classes.vectors[candidates.ids]
-        number = classes.num_classes
-        return self.loss(score(true, inputs, labels, candidates, count, sampled, None, num_classes=number))
 
 
 EXACT = Method(None, losses.full_softmax)
@@ -197,7 +182,7 @@ def train(
 
         def mean_loss(vectors: Array, points: Array, key_draw: KeyArray) -> Float[Array, ""]:
             batch = problem.inputs[points], problem.labels[points], problem.classes(vectors)
-            return jnp.mean(method.losses(state, key_draw, *batch))
+            return cx.sampled_loss(*batch, **method._asdict(), state=state, key=key_draw)
 
         def step(carry: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], None]:
             vectors, momentum = carry
