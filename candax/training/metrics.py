@@ -168,6 +168,20 @@ def nonzero_pattern(labels: csr_array) -> csr_array:
     return labels
 
 
+def among(ids: Integer[np.ndarray, "N K"], pattern: csr_array) -> Bool[np.ndarray, "N K"]:
+    """Whether each id is in its row of a pattern; False for ids without a column.
+
+    Example:
+        >>> among(np.array([[2, 0], [-1, 3]]), nonzero_pattern(csr_array(np.eye(2, 3)))).tolist()
+        [[False, True], [False, False]]
+    """
+    found = (ids >= 0) & (ids < pattern.shape[1])
+    if found.any():  # SciPy indexes by empty arrays in another form
+        rows, ranks = np.nonzero(found)
+        found[rows, ranks] = pattern[rows, ids[rows, ranks]]
+    return found
+
+
 def _judged(
     top_ids: Integer[np.ndarray, "N K"], labels: csr_array, ks: tuple[int, ...]
 ) -> tuple[csr_array, Integer[np.ndarray, " N"], Bool[np.ndarray, "N K"]]:
@@ -178,9 +192,7 @@ def _judged(
         got = f"{top_ids.max()}" if top_ids.dtype.kind in "iu" else f"{top_ids.dtype}"
         raise ValueError(f"expected integer top_ids below {labels.shape[1]}, the number of classes, got {got}.")
     labels = nonzero_pattern(labels)
-    rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
-    found = np.asarray(labels[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape)
-    return labels, np.diff(labels.indptr), found.astype(bool) & (top_ids >= 0)
+    return labels, np.diff(labels.indptr), among(top_ids, labels)
 
 
 def _ndcg(hits: Bool[np.ndarray, "N K"], num_labels: Integer[np.ndarray, " N"], k: int) -> Float[np.ndarray, " N"]:

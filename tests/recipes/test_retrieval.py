@@ -66,11 +66,29 @@ def test_an_index_that_reads_everything_agrees_with_the_exact_search(problem):
     assert first == second
 
 
+@pytest.mark.parametrize("excluding", [False, True])
+def test_a_class_that_no_label_can_name_is_a_miss_at_its_rank(excluding):
+    found = np.array([[7, 1, 0, 2], [1, 0, 2, 7]])  # of 8 classes; the labels have columns for 3
+    wants, has = csr_array(np.eye(3)[[0, 0]]), csr_array(np.eye(3)[[1, 2]])
+    metrics = cx.recipes.retrieval.evaluate_retrieval(
+        lambda rows: rows,
+        lambda rows, k: (np.zeros((len(rows), k)), found[rows, :k]),
+        [(np.arange(2), slice(None))],
+        wants,
+        ks=(1, 2, 3),
+        exclude=has if excluding else None,
+    )
+    recalls = [metrics[f"recall_at_{k}"] for k in (1, 2, 3)]
+    assert recalls == ([0, 1, 1] if excluding else [0, 0.5, 1])
+
+
 def test_examples_without_labels_do_not_count_and_misfits_are_refused(problem):
     labels = csr_array(np.array([[1, 0, 0], [0, 0, 0], [0, 1, 1]]))
     metrics = retrieval_metrics(np.array([[0, 1], [0, 1], [2, -1]]), labels, ks=(1, 2))
     assert (metrics["recall_at_1"], metrics["recall_at_2"], metrics["num_examples"]) == (0.75, 0.75, 2)
-    assert np.isnan(retrieval_metrics(np.zeros((1, 1), int), csr_array((1, 3)), ks=(1,))["recall_at_1"])
+    for number in (0, 1):
+        none = retrieval_metrics(np.zeros((number, 1), int), csr_array((number, 3)), ks=(1,))
+        assert np.isnan(none["recall_at_1"])
     with pytest.raises(ValueError, match=r"k within 1..2"):
         retrieval_metrics(np.array([[0, 1]] * 3), labels, ks=(3,))
     with pytest.raises(ValueError, match="labels of the 2 examples"):

@@ -12,7 +12,7 @@ from candax.base import Classes, Retriever, State
 from candax.blocks import DEFAULT_BLOCK_SIZE, streaming_top_k
 from candax.checks import check_positive, checked
 from candax.samplers.index_files import check_state
-from candax.training.metrics import nonzero_pattern, retrieval_metrics
+from candax.training.metrics import among, nonzero_pattern, retrieval_metrics
 
 # (embeddings, k) -> scores in falling order, -inf where there are fewer, and ids.
 Search: TypeAlias = Callable[[Float[Array, "B dim"], int], tuple[Float[Array, "B k"], Int[Array, "B k"]]]
@@ -52,7 +52,7 @@ def evaluate_retrieval(
         search: finds the best items: ``exact_search(classes)``, ``index_search(index, state, classes)``, or any other.
         batches: pairs of what ``embed_fn`` takes and the rows of ``labels`` that belong to it; there may be more
             embeddings than rows: those at the end are then padding.
-        labels: ``[N, num_items]``, nonzero at the items to find.
+        labels: ``[N, num_items]``, nonzero at the items to find; classes beyond are misses where they are found.
         ks: which k to report.
         exclude: ``[N, num_items]``, nonzero at items to leave out of the ranking, such as those that the user has
             already; the search is asked for that many more. None: nothing is left out.
@@ -87,7 +87,9 @@ def evaluate_retrieval(
             raise ValueError(f"expected an embedding for each of {len(rows)} rows, got {embeddings.shape[0]}.")
         scores, ids = search(embeddings, asked)
         top = np.where(np.asarray(scores) > -np.inf, ids, -1)[: len(rows)]
-        found.append(top if pattern is None else _without(top, pattern[rows])[:, :wanted])
+        ranked = top if pattern is None else _without(top, pattern[rows])[:, :wanted]
+        # A class without a column is nobody's label: a miss at its rank.
+        found.append(np.where(ranked < labels.shape[1], ranked, -1))
         every_row.append(rows)
     if not found:
         raise ValueError("expected at least one batch to evaluate, got none.")
@@ -96,8 +98,5 @@ def evaluate_retrieval(
 
 def _without(top_ids: Integer[np.ndarray, "n K"], exclude: csr_array) -> Integer[np.ndarray, "n K"]:
     """The rankings without the excluded items; the others move up, and -1 fills the end."""
-    rows = np.broadcast_to(np.arange(len(top_ids))[:, None], top_ids.shape)
-    out = np.asarray(exclude[rows.ravel(), np.maximum(top_ids, 0).ravel()]).reshape(top_ids.shape).astype(bool)
-    out |= top_ids < 0
-    kept = np.take_along_axis(np.where(out, -1, top_ids), np.argsort(out, axis=1, kind="stable"), axis=1)
-    return kept
+    out = (top_ids < 0) | among(top_ids, exclude)
+    return np.take_along_axis(np.where(out, -1, top_ids), np.argsort(out, axis=1, kind="stable"), axis=1)
