@@ -236,6 +236,8 @@ def test_wrong_arguments_end_in_one_line(dataset, tmp_path, capsys):
         assert f"expected {option} above 0, got inf" in fails(capsys, "advise", dataset / "train.txt", option, "inf")
     (tmp_path / "config.json").write_text('{"sampler": "foo"}')
     assert "config.json: expected the settings of a run as JSON, got 'foo'" in fails(capsys, "evaluate", tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert f"remove {tmp_path / 'model.safetensors'}, and train again" in fails(capsys, "evaluate", tmp_path)
     (tmp_path / "config.json").unlink()
     assert "holds no config.json" in fails(capsys, "evaluate", tmp_path)
     (dataset / "train.txt").write_text("1 30 20\n25 3:1\n")

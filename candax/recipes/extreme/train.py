@@ -315,6 +315,9 @@ def restore(folder: Path) -> Run:
     config = folder / "config.json"
     if not config.exists():
         raise ValueError(f"expected a folder written by `candax train`, but {folder} holds no config.json.")
+    model = folder / finished.FILE
+    if model.exists() and not begun(folder):  # with its model the run counts as finished
+        raise ValueError(f"expected checkpoints in {folder}, found none: remove {model}, and train again.")
     settings = saved_settings(Train, config, out=folder)
     run = _start(settings, settings.load(), new=False)
     identity = {**run.training.batches.identity, **identity_of(settings, run.training.num_steps)}
