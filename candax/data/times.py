@@ -1,7 +1,23 @@
-"""Times of a file's lines: numbers, or dates by ISO 8601."""
+"""Numbers and times of a file's lines."""
 
 import datetime
 import math
+
+
+def number_of(text: str) -> float:
+    """The number that a text is.
+
+    Raises:
+        ValueError: if it is none, or 1_000, which ``float`` takes for 1000.
+
+    Example:
+        >>> number_of(" 1e3")
+        1000.0
+    """
+    if "_" in text:
+        raise ValueError(f"expected a number, got {text!r}.")
+    return float(text)
+
 
 # What a column of times may hold, for errors.
 EXPECTED_TIME = "a time: a finite number, or a date such as 2024-05-01 or 2024-05-01 10:30:00, of one kind in all lines"
@@ -24,7 +40,7 @@ class Times:
     def __call__(self, text: str) -> float | None:
         """The time as a number, seconds since 1970 of a date; None where it is none, or of another kind than before."""
         # A number first: 20240501 is one too.
-        for are_dates, read in ((False, float), (True, _seconds)):
+        for are_dates, read in ((False, number_of), (True, _seconds)):
             try:
                 found = read(text)
             except (ValueError, OverflowError):

@@ -164,6 +164,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
         if b"\0" in line:  # which NumPy takes for the end of a number
             raise WrongFileError(f"{path}:{at}: expected text, got a zero byte in {line[:60]!r}.")
         try:
+            if b"_" in line[len(word) :]:  # NumPy reads 1_000 as 1000
+                raise ValueError("an underscore is part of no number")
             with np.errstate(over="ignore"):  # infinity, which is refused below
                 vectors[len(words)] = np.array(numbers, np.bytes_).astype(np.float32)
         except ValueError as error:
@@ -190,5 +192,8 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
                 raise ValueError(f"it ends after {len(words)} of {number} words")
             vectors[len(words)] = np.frombuffer(row, "<f4")
             # Some writers end a vector with a line feed, some do not.
-            words.append(bytes(letters).lstrip(b"\n").decode())
+            word = bytes(letters).lstrip(b"\n").decode()
+            if not word:
+                raise ValueError(f"its word {len(words) + 1} is empty")
+            words.append(word)
     return words, vectors

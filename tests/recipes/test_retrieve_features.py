@@ -43,6 +43,7 @@ def test_columns_are_text_or_numbers_of_what_is_trained_on(table, capsys):
     [
         (("1", "nan", "-inf"), 1, "column price: 2 values that are not finite are taken as missing"),
         (("1", "n/a", "3"), 0, "column price: text, as 1 of 3 values are no numbers, such as 'n/a'"),
+        (("1", "1_0", "3"), 0, "column price: text, as 1 of 3 values are no numbers, such as '1_0'"),
         (("1", "", "3"), 1, ""),
         (("low", "5", "high"), 0, ""),
         (("1", "[/b]", "3"), 0, "such as '[/b]'"),

@@ -58,6 +58,7 @@ def test_dates_are_times_of_any_offset(tmp_path):
         ("ann,tea,1\nann,milk\n,\n", "shop.txt:2: expected user,item or user,item,time"),
         ("ann,tea,noon\n", "shop.txt:1: expected a time: a finite number, or a date"),
         ("ann,tea,7\nann,jam,2024-05-01\n", "shop.txt:2: expected a time: a finite number, or a date"),
+        ("ann,tea,1_000\n", "shop.txt:1: expected a time: a finite number, or a date"),
         ("ann\ttea\tinf\n", "shop.txt:1: expected a time: a finite number, or a date"),
         ("ann\ttea\n\nann\t\n", "shop.txt:3: expected user\titem or user\titem\ttime"),
         ("ann,tea,5,1\n", "A first line may name the columns"),

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import candax as cx
 from candax.data.streams import text_lines
+from candax.data.times import number_of
 from candax.files import digest_of
 from candax.recipes.common.search import padded
 from candax.rows.tables import Constant
@@ -133,7 +134,7 @@ def read_features(path: Path, names: tuple[str, ...], trained: Bool[np.ndarray, 
 def _numbers(column: list[str]) -> Float64[np.ndarray, " n"] | None:
     """A column as numbers, NaN where it is empty; None if it is text."""
     try:
-        found = np.array([float(value) if value.strip() else np.nan for value in column], np.float64)
+        found = np.array([number_of(value) if value.strip() else np.nan for value in column], np.float64)
     except ValueError:
         return None
     found[~np.isfinite(found)] = np.nan
@@ -157,7 +158,7 @@ def _say_what_is_odd(where: str, column: list[str], read: Float64[np.ndarray, " 
 
 def _is_number(value: str) -> bool:
     try:
-        float(value)
+        number_of(value)
     except ValueError:
         return False
     return True

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int64
 from candax.checks import checked
 from candax.data import WordVectors
 from candax.data.streams import text_lines
+from candax.data.times import number_of
 
 _QUESTIONS_AT_A_TIME = 512
 
@@ -221,7 +222,7 @@ def _pair(line: str) -> tuple[str, str, float] | None:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return number_of(text)
     except ValueError:
         return None
 
