@@ -254,7 +254,7 @@ def _cli(settings: Any, program: str, args: list[str]) -> Any:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stderr(printed))
-            if os.environ.get("NO_COLOR"):  # tyro asks only whether standard output is a terminal
+            if sys.stdout is None or os.environ.get("NO_COLOR"):  # tyro asks only whether it is a terminal
                 stack.enter_context(contextlib.redirect_stdout(help_text))
             about = "Train models with huge output layers." if program == "candax" else None
             parse = functools.partial(tyro.cli, settings, prog=program, description=about, args=args)

@@ -159,9 +159,13 @@ def test_a_command_that_trains_nothing_is_interrupted_in_words(asked, said, plac
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_without_a_standard_output_commands_do_what_they_can(monkeypatch):
+def test_without_a_standard_output_commands_do_what_they_can(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)  # as a shell's >&- makes it
     run("--version")
+    with pytest.raises(SystemExit) as ended:
+        run("export", "--help")
+    assert ended.value.code == 0
+    assert "nowhere" in fails(capsys, "export", "nowhere")
     with pytest.raises(ValueError, match="which is closed: give --out a file"), lines.writing(None):
         pytest.fail("nothing can be written")
 
