@@ -441,7 +441,12 @@ def test_files_are_json_where_numbers_are_not_finite(tmp_path):
     assert written["rows"][0]["score"] is None
 
 
-@pytest.mark.parametrize("text", ["{", "\xff", None, [{"curve": 3}], [{"curve": {"step": 3}}]])
+ROW = {"method": "a", "size": 1, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "\xff", None, [{"curve": 3}], [{"curve": {"step": 3}}], [{**ROW, "curve": {"step": [1]}}]]
+)
 def test_rows_that_cannot_be_read_are_named(tmp_path, text):
     common.run(nan_study([]), Mine(out=tmp_path))
     path = tmp_path / "results.json"

@@ -166,18 +166,31 @@ def _run(study: Study, settings: Settings) -> list[Row]:
             shutil.rmtree(folder, ignore_errors=True)
         rows.append(row)
     shutil.rmtree(out / UNFINISHED, ignore_errors=True)
-    shown = _over_seeds(rows, every)
+    try:
+        return _report(study, settings, file, {**identity, "rows": rows + others}, rows)
+    except KeyError as error:
+        if not done:
+            raise
+        raise ValueError(
+            f"{file}: expected rows with {error}, got one without, as of another version. Remove it."
+        ) from error
+
+
+def _report(study: Study, settings: Settings, file: Path, saved: Row, rows: Sequence[Row]) -> list[Row]:
+    """Writes the rows with what the table shows, prints it and draws the picture; returns the rows over seeds."""
+    out, console = settings.out, Console()
+    shown = _over_seeds(rows, [as_json(method.labels) for method in study.methods])
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
-    write_json(file, {**identity, "rows": rows + others, "table": table})
+    write_json(file, {**saved, "table": table})
     if study.results is not None:
         write_json(out / "results.json", [result for row in rows for result in study.results(row)])
     show(report.table(study.title, study.columns, shown, study.caption))
     title = "\n".join(filter(None, (study.title, study.claim)))
     picture = out / (study.picture or f"{settings.name}.png")
-    for file in (picture, picture.with_suffix(".svg")):  # to look at, and for papers and pages
-        report.draw(title, study.panels, shown, study.reference, file)
+    for to in (picture, picture.with_suffix(".svg")):  # to look at, and for papers and pages
+        report.draw(title, study.panels, shown, study.reference, to)
     console.print(f"wrote {out / 'results.json'}, {picture} and {picture.stem}.svg", soft_wrap=True, markup=False)
     return shown
 
