@@ -74,6 +74,13 @@ def test_bad_files_say_where(text, message, tmp_path):
         files.load(write(tmp_path, text))
 
 
+def test_without_training_items_nothing_is_measured_or_written(tmp_path):
+    settings = command.SequencesSettings(dataset=write(tmp_path, "a 1 2 3\n"), split="validation", out=tmp_path / "out")
+    with pytest.raises(ValueError, match="two items or more to train on, found none"):
+        command.sequences(settings)
+    assert not settings.out.exists()
+
+
 def test_what_is_held_out(tmp_path):
     found = files.load(write(tmp_path, "a 1 2 3 4\nb 5 6\nc 7\n"))
     name = found.item_names.__getitem__

@@ -18,7 +18,7 @@ from candax.recipes.common.catalog import LossName
 from candax.recipes.common.settings import option
 from candax.recipes.sequences.files import STDLIB, Questions, Sequences
 from candax.recipes.sequences.neighbours import seen_pairs
-from candax.recipes.sequences.packing import PackedBatches
+from candax.recipes.sequences.packing import PackedBatches, check_trainable
 from candax.recipes.sequences.scoring import KS, Scorer, evaluate
 from candax.training import averaged_model
 
@@ -114,6 +114,7 @@ def rows_of(
     ks: Sequence[int] = KS,
 ) -> list[common.Method]:
     """See ``comparing.rows_of``; ``ks`` says which k to use."""
+    check_trainable(found)  # now, not behind the baselines
 
     def measured(scorer: Scorer) -> dict[str, float]:
         return evaluate(scorer, found, settings.questions(found), ks=ks)

@@ -97,6 +97,12 @@ def fill(
     return PackedBatch(*parts.reshape(4, num_rows, length))
 
 
+def check_trainable(sequences: Sequences) -> None:
+    """Raises ValueError where nothing can be learned: no user has two items for training."""
+    if not (sequences.training_ends - sequences.offsets[:-1] >= 2).any():
+        raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
+
+
 class PackedBatches(EpochBatches[PackedBatch]):
     """Training batches: all users in a new order in each epoch, packed into rows.
 
@@ -111,14 +117,13 @@ class PackedBatches(EpochBatches[PackedBatch]):
     """
 
     def __init__(self, sequences: Sequences, num_rows: int, length: int, seed: int) -> None:
+        check_trainable(sequences)
         # The last item of a sequence is only a label.
         starts, ends = sequences.offsets[:-1], sequences.training_ends - 1
         pieces = -(-np.maximum(ends - starts, 0) // length)
         back = ranges(np.zeros_like(pieces), pieces) * length
         self._ends = np.repeat(ends, pieces) - back
         self._starts = np.maximum(np.repeat(starts, pieces), self._ends - length)
-        if not len(self._ends):
-            raise ValueError(f"{sequences.name}: expected a user with two items or more to train on, found none.")
         # The number of rows is the same in any order: only sizes decide it.
         rows = int(pack_tightly(self._ends - self._starts, length).rows.max()) + 1
         super().__init__(-(-rows // num_rows) * num_rows, num_rows, seed, "rows")
