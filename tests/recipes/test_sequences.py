@@ -81,6 +81,13 @@ def test_without_training_items_nothing_is_measured_or_written(tmp_path):
     assert not settings.out.exists()
 
 
+@pytest.mark.parametrize(("weight", "rows"), [(0.5, ["mean of 2", "mean of 2 and neighbours"]), (0, ["mean of 2"])])
+def test_a_weight_of_neighbours_of_0_adds_no_row(shop, tmp_path, weight, rows):
+    settings = command.SequencesSettings(dataset=shop, average=2, neighbours=weight, out=tmp_path).ready()
+    methods = [method.labels["method"] for method in command.sequences.__wrapped__(settings).methods]
+    assert [name for name in methods if "mean" in name] == rows
+
+
 def test_what_is_held_out(tmp_path):
     found = files.load(write(tmp_path, "a 1 2 3 4\nb 5 6\nc 7\n"))
     name = found.item_names.__getitem__

@@ -79,9 +79,9 @@ class SequencesSettings(next_item.NextItemSettings):
     learning_rate: common.Positive = 4e-3
     """Learning rate of Adam after a warm-up; it then falls to 0 along a cosine."""
     average: common.NonNegative = 0
-    """Adds two rows: the mean of this many models of the first method, alone and with neighbours."""
+    """Adds rows: the mean of this many models of the first method, alone and with neighbours."""
     neighbours: common.NotNegative = 1.0
-    """The weight of neighbours beside the mean of models."""
+    """The weight of neighbours beside the mean of models; 0: no such row."""
     out: common.Out = Path("runs/sequences")
     """Folder for results.json, sequences.png and the models."""
     SHARES: ClassVar[Sequence[str]] = (*next_item.NextItemSettings.SHARES, "attention_dropout")
@@ -115,8 +115,11 @@ def sequences(settings: SequencesSettings) -> common.Study:
     rows = next_item.rows_of(settings, found, simple, functools.partial(_trained, found))
     if settings.average:
         name = settings.methods[0]
-        for weight, beside in ((0.0, ""), (settings.neighbours, " and neighbours")):
-            label = {"method": f"mean of {settings.average}{beside}", "of": name}
+        means = {f"mean of {settings.average}": 0.0}
+        if settings.neighbours:
+            means[f"mean of {settings.average} and neighbours"] = settings.neighbours
+        for mean, weight in means.items():
+            label = {"method": mean, "of": name}
             rows.append(comparing.row(label, _averaged, settings.of(name), found, name, near, weight))
     return next_item.study(
         settings,
