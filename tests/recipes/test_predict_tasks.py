@@ -75,9 +75,9 @@ def test_recall_of_what_is_recommended_is_that_of_the_evaluation(shop, tmp_path,
     assert recall == pytest.approx(measured["recall@10"], abs=1e-9)
 
 
-@pytest.mark.parametrize("which", ["run", "model"])
+@pytest.mark.parametrize("which", ["", "models/*", "models/*/model.safetensors"])
 def test_class_vectors_and_names_are_exported(which, shop, tmp_path):
-    run("export", shop.run if which == "run" else next(shop.run.glob("models/*")), "--out", tmp_path)
+    run("export", next(shop.run.glob(which)) if which else shop.run, "--out", tmp_path)
     model = cx.recipes.load(shop.run)
     vectors = np.load(tmp_path / "head.class_vectors.npy")
     np.testing.assert_array_equal(vectors, np.asarray(model.model.head.whole().vectors)[:20])

@@ -27,7 +27,7 @@ class Export:
     """Writes class vectors, biases, ids and names of a run as .safetensors, .npy and .json, and an index for faiss."""
 
     run: tyro.conf.Positional[Path]
-    """Folder of a finished run, of one of its models, or of a run of fit that holds checkpoints/."""
+    """Folder of a finished run, of one of its models, or of a run of fit that holds checkpoints/; or a model's file."""
     out: Path = Path("export")
     """Folder to write to."""
     best: bool = False
@@ -37,7 +37,8 @@ class Export:
 def export_command(settings: Export) -> None:
     """Writes the files, and prints their names."""
     run = settings.run
-    has_model = (run / finished.FILE).is_file() or any(run.glob(f"models/*/{finished.FILE}"))
+    models = (run, run / finished.FILE, *run.glob(f"models/*/{finished.FILE}"))
+    has_model = any(path.name == finished.FILE and path.is_file() for path in models)
     written = _of_model(settings) if has_model and not settings.best else export(run, settings.out, best=settings.best)
     for path in written:
         Console().print(f"{path}  {path.stat().st_size:,} bytes", soft_wrap=True, markup=False)
