@@ -21,6 +21,7 @@ from candax.losses.common import (
     reduce_over_samples,
     softplus,
     widened,
+    without_hits,
     zero_without_labels,
 )
 
@@ -234,17 +235,17 @@ def blackout(logits: SampledLogits) -> Float[Array, " B"]:
     Source: Ji, Vishwanathan, Satish, Anderson, Dubey, BlackOut: Speeding up Recurrent Neural Network Language Models
         With Very Large Vocabularies (2016); Botev et al. (2017), equations 30 and 31.
     """
-    keep = negatives(logits)
+    summed = without_hits(logits)  # labels without a slot among them, which are no negatives
     true = minus_log_expected_count(logits.true, logits.true_log_expected_count)
     sampled = minus_log_expected_count(logits.sampled, logits.sampled_log_expected_count)
-    log_total = log_sum_exp(true, logits.true_mask, sampled, keep)
-    probability = jnp.exp(jnp.where(keep, sampled, -jnp.inf) - log_total[:, None])
+    log_total = log_sum_exp(true, logits.true_mask, sampled, summed)
+    probability = jnp.exp(jnp.where(summed, sampled, -jnp.inf) - log_total[:, None])
     # At most one sample has more than 3/4; for that one 1 - p is the sum over all the others.
     dominant = jax.lax.stop_gradient(probability) > 0.75
-    log_others = log_sum_exp(true, logits.true_mask, sampled, keep & ~dominant)
+    log_others = log_sum_exp(true, logits.true_mask, sampled, summed & ~dominant)
     log_complement = jnp.where(
         dominant, (log_others - log_total)[:, None], jnp.log1p(-jnp.where(dominant, 0.0, probability))
     )
     positive = log_total - mean_over_labels(true, logits.true_mask)
-    negative = -reduce_over_samples(log_complement, keep, "sum")
+    negative = -reduce_over_samples(log_complement, negatives(logits), "sum")
     return zero_without_labels(positive + negative, logits.true_mask)

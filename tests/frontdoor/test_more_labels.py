@@ -71,8 +71,8 @@ def test_the_mean_over_kept_labels_is_the_loss_of_all(name, options):
     assert np.abs(np.mean(without, axis=0) - whole).max() > 0.1
 
 
-def test_over_all_classes():
-    loss = ALL_CLASSES
+@pytest.mark.parametrize("loss", [ALL_CLASSES, cx.losses.over_all_classes(cx.losses.blackout)])
+def test_over_all_classes(loss):
     some = [loss_of(loss, labels, more) for labels, more in subsets()]
     np.testing.assert_allclose(np.mean(some, axis=0), loss_of(loss, LABELS), rtol=1e-5)
 
