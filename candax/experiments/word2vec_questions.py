@@ -52,6 +52,7 @@ from candax.experiments.word2vec_variants import QUESTIONS, REFERENCE, Question,
 from candax.files import digest_of
 from candax.recipes import common, words
 from candax.recipes.common import report
+from candax.recipes.common.study import kept_in
 from candax.recipes.words import measures
 from candax.recipes.words.scores import check_names, file_scores
 from candax.recipes.words.training import vectors_of
@@ -175,13 +176,15 @@ def _study(
         """Trains one variant; a training that diverges says so in its row."""
         batches, chosen = of_seed[seed], options(variant, setting)
         num_steps = max(1, round(settings.epochs * batches.batches_per_epoch))
+        near = measures.nearest_file(settings.out, variant, seed)
+        near.unlink(missing_ok=True)  # of other settings, where this training may diverge
 
         def at_end(model: nnx.Module) -> dict[str, Any]:
             inputs, outputs = vectors_of(model)
             found = measure(model)
             if not np.isfinite(found["mrr"]):
                 raise FloatingPointError("a vector is no longer finite.")
-            measures.save_nearest(settings.out, variant, seed, inputs)
+            measures.save_nearest(near, inputs)
             return found | measures.geometry(inputs, outputs, text.counts)._asdict()
 
         def make(*_: Any) -> Any:
@@ -190,7 +193,7 @@ def _study(
         training = common.Training(make, batches, num_steps, at_end, measure, _CURVE, words.word2vec_step_loss)
         try:
             by = training.by(chosen.get("sampler"), words.word2vec_loss(1), f"{variant}, seed {seed}")
-            return {**by(folder), "diverged": 0}
+            return {**by(folder), "diverged": 0, **kept_in(settings.out, near)}
         except FloatingPointError:
             return {"diverged": 1}
 

@@ -48,6 +48,8 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     found = results["rows"][0]
     assert 0 < found["mrr"] <= 1
     assert -1 <= found["pairs"] <= 1
+    # Without the neighbours of its words a row is made again.
+    assert found["models"] == ["nearest-reference-0.npy"]
     assert results["table"][0]["words_per_second"] > 0
     assert found["curve"]["step"][-1] == found["steps"]
     assert (out / "learned.png").stat().st_size > 1000
@@ -67,6 +69,20 @@ def test_a_question_is_answered_once(text, tmp_path, capsys, monkeypatch):
     results = json.loads((out / "results.json").read_text())
     assert [row["diverged"] for row in results["rows"]] == [0, 1, 0, 1]
     assert results["rows"][0] == found
+
+
+def test_a_training_that_diverges_leaves_no_neighbours_of_one_before(text, tmp_path, monkeypatch):
+    def diverges(*args, **options):
+        raise FloatingPointError("the loss is nan")
+
+    monkeypatch.setattr(training, "fit", diverges)
+    found = split(data.text_words((text,), min_count=1), None, min_count=1, window=2, subsample=0)
+    settings = Word2VecQuestions(text=(text,), dim=4, batch_size=32, num_sampled=8, subsample=0, out=tmp_path)
+    (tmp_path / "nearest-reference-0.npy").touch()
+    method = word2vec_questions._study(settings, *found, {"correction": QUESTIONS["correction"]}, range(1)).methods[0]
+    assert method.labels == {"method": REFERENCE, "seed": 0}
+    assert method.run(None) == {"diverged": 1}
+    assert not (tmp_path / "nearest-reference-0.npy").exists()
 
 
 @pytest.mark.parametrize(

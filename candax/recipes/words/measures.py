@@ -169,9 +169,14 @@ def overlap(one: Int[np.ndarray, "words k"], other: Int[np.ndarray, "words k"]) 
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(one.tolist(), other.tolist(), strict=True)]))
 
 
-def save_nearest(folder: Path, name: str, seed: int, inputs: Float[np.ndarray, "num_words dim"]) -> None:
-    """Writes ``nearest`` of one training for ``shared_neighbours``."""
-    with replacing(_path(folder, name, seed)) as file:
+def nearest_file(folder: Path, name: str, seed: int) -> Path:
+    """The file that ``save_nearest`` writes of one training for ``shared_neighbours``."""
+    return folder / f"nearest-{name.replace(' ', '-')}-{seed}.npy"
+
+
+def save_nearest(path: Path, inputs: Float[np.ndarray, "num_words dim"]) -> None:
+    """Writes ``nearest``."""
+    with replacing(path) as file:
         np.save(file, nearest(inputs))
 
 
@@ -186,14 +191,10 @@ def shared_neighbours(folder: Path, name: str, reference: str, seeds: Iterable[i
         for a in seeds
         for b in seeds
         if (a != b or (len(seeds) == 1 and name != reference))
-        and (one := _path(folder, name, a)).exists()
-        and (other := _path(folder, reference, b)).exists()
+        and (one := nearest_file(folder, name, a)).exists()
+        and (other := nearest_file(folder, reference, b)).exists()
     ]
     return float(np.mean(shares)) if shares else None
-
-
-def _path(folder: Path, name: str, seed: int) -> Path:
-    return folder / f"nearest-{name.replace(' ', '-')}-{seed}.npy"
 
 
 def _units(vectors: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
