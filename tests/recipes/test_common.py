@@ -76,15 +76,35 @@ def test_a_figure_that_one_of_two_rows_lacks_is_compared_with_nothing():
         assert of(other, [other, diverged]) is None
 
 
-@pytest.mark.parametrize(("steps", "shown"), [([1, 2], [3.0, 4.0]), ([1, 4], [2.0, 3.0])])
-def test_curves_of_other_steps_have_no_mean(steps, shown, tmp_path):
-    curves = [{"step": [1, 2], "value": [2.0, 3.0]}, {"step": steps, "value": [4.0, 5.0]}]
+LONG = {"step": [1, 2], "value": [2.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("curves", "shown"),
+    [
+        ([LONG, {"step": [1, 2], "value": [4.0, 5.0]}], [3.0, 4.0]),
+        ([LONG, {"step": [1, 4], "value": [4.0, 5.0]}], [2.0, 3.0]),
+        ([LONG, {}], [2.0, 3.0]),
+        ([{}, LONG], [2.0, 3.0]),
+        ([{}, {}], None),
+    ],
+)
+def test_curves_of_other_steps_and_lost_ones_have_no_mean(curves, shown, tmp_path):
     methods = [
         Method({"method": "a", "seed": seed}, lambda folder, curve=curve: {"size": 1, "curve": curve})
         for seed, curve in enumerate(curves)
     ]
     (row,) = common.run(Study("a title", methods, COLUMNS[:1], PANELS[:1]), Mine(out=tmp_path))
-    assert row["curve"]["value"] == shown
+    assert row["curve"].get("value") == shown
+
+
+def test_a_method_that_is_asked_for_twice_is_run_once(tmp_path):
+    ran = []
+    twice = dataclasses.replace(once := study(ran), methods=once.methods * 2)
+    rows = common.run(twice, Mine(out=tmp_path))
+    assert len(ran) == len(set(ran)) == 8
+    assert [row["score_by_seed"] for row in rows] == [[2, 3], [1, 2], [20, 21], [10, 11]]
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 8
 
 
 def test_a_study_that_was_killed_goes_on_and_shows_means_over_seeds(tmp_path):

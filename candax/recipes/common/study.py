@@ -139,7 +139,9 @@ def _run(study: Study, settings: Settings) -> list[Row]:
             before.rename(file)
             found = read_rows(file, identity, defaults)
     done = [row for row in found or () if all((out / path).is_file() for path in row.get(MODELS, ()))]
-    every = [as_json(method.labels) for method in study.methods]
+    # What is asked for twice, as by two equal words of an option, is run once.
+    methods = {json.dumps(as_json(method.labels), sort_keys=True): method for method in study.methods}
+    every = [as_json(method.labels) for method in methods.values()]
     others = [row for row in done if not any(labels.items() <= row.items() for labels in every)]
     if done:
         console.print(
@@ -147,12 +149,11 @@ def _run(study: Study, settings: Settings) -> list[Row]:
             markup=False,
         )
     rows: list[Row] = []
-    for labels, method in zip(every, study.methods, strict=True):
+    for labels, (name, method) in zip(every, methods.items(), strict=True):
         row = next((row for row in done if labels.items() <= row.items()), None)
         if row is None:
             # By its labels: among other methods it may have another number when it goes on.
-            name = hashlib.blake2b(json.dumps(labels, sort_keys=True).encode(), digest_size=8).hexdigest()
-            folder = out / UNFINISHED / name
+            folder = out / UNFINISHED / hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
             # Rows from before that are not reached yet are kept, too.
             kept = [other for other in done if not any(other is one for one in rows)]
             try:
@@ -292,9 +293,11 @@ def _mean(rows: Sequence[Row], labels: frozenset[str]) -> Row:
         values = [row[name] for row in rows if row.get(name) is not None]
         if name == "curve":
             mean["curve_by_seed"] = values
+            drawn = [curve for curve in values if curve]  # of a training whose log was lost nothing is
             # Trainings of other lengths, which a run may go on to, are measured at other steps: one is shown.
-            alike = values if len({tuple(curve["step"]) for curve in values if "step" in curve}) <= 1 else values[:1]
-            mean[name] = {column: np.mean([curve[column] for curve in alike], axis=0).tolist() for column in values[0]}
+            alike = drawn if len({tuple(curve["step"]) for curve in drawn if "step" in curve}) <= 1 else drawn[:1]
+            columns = alike[0] if alike else ()
+            mean[name] = {column: np.mean([curve[column] for curve in alike], axis=0).tolist() for column in columns}
         elif name in labels or not values or not all(isinstance(value, int | float) for value in values):
             mean[name] = values[0] if values else None
         else:
