@@ -15,6 +15,7 @@ from candax.recipes import common
 from candax.recipes.common import Count, Positive, Share
 from candax.recipes.common.options import saved_settings
 from candax.recipes.extreme import setting
+from candax.recipes.extreme.compare import Compare
 from candax.recipes.extreme.train import Train
 from candax.recipes.language.command import LanguageSettings
 from candax.recipes.links.command import LinksSettings
@@ -66,6 +67,14 @@ def test_quick_sizes_take_the_place_of_defaults_alone():
     assert Mine(quick=True, num_classes=default).ready().num_classes == default
     assert quick.ready() == quick
     assert quick.unless_given({"sizes": (5,), "rate": 0.5}) == dataclasses.replace(quick, rate=0.5)
+
+
+@pytest.mark.parametrize("kind", [Train, Compare])
+@pytest.mark.parametrize(
+    ("given", "steps"), [({}, 20), ({"epochs": 2.0}, None), ({"epochs": 2.0, "steps": 7}, 7), ({"steps": 7}, 7)]
+)
+def test_epochs_that_are_given_stand_before_the_steps_of_quick(kind, given, steps):
+    assert kind(quick=True, **given).ready().steps == steps
 
 
 def test_what_a_command_line_gives_stays_even_if_it_is_the_default():

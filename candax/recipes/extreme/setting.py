@@ -83,6 +83,13 @@ class Setting(common.Settings):
     python-stdlib."""
     LINEAR_RATE: ClassVar[float]
 
+    def usual(self) -> dict[str, Any]:
+        """See ``Settings``; the steps of ``--quick`` do not take the place of epochs that are given."""
+        usual = super().usual()
+        if self.epochs != type(self).epochs:
+            usual.pop("steps", None)
+        return usual
+
     def check(self) -> None:
         """See ``Settings``."""
         super().check()
