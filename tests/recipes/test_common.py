@@ -181,6 +181,8 @@ def test_an_interrupted_method_keeps_its_folder_until_it_is_done(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         common.run(study_of(["first", "second"], "second0"), Mine(out=tmp_path))
+    # Others alone in between.
+    common.run(study_of(["other"], None), Mine(out=tmp_path))
     # Among other methods, whose curves are of other lengths.
     common.run(study_of(["other", "second", "first"], None), Mine(out=tmp_path))
     first, rest = seen[:3], seen[3:]

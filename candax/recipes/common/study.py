@@ -1,5 +1,6 @@
 """The runner of all studies: a problem, a list of methods and a list of measures become results, table and picture."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -151,9 +152,9 @@ def _run(study: Study, settings: Settings) -> list[Row]:
     rows: list[Row] = []
     for labels, (name, method) in zip(every, methods.items(), strict=True):
         row = next((row for row in done if labels.items() <= row.items()), None)
+        # By its labels: among other methods it may have another number when it goes on.
+        folder = out / UNFINISHED / hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
         if row is None:
-            # By its labels: among other methods it may have another number when it goes on.
-            folder = out / UNFINISHED / hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
             # Rows from before that are not reached yet are kept, too.
             kept = [other for other in done if not any(other is one for one in rows)]
             try:
@@ -164,11 +165,12 @@ def _run(study: Study, settings: Settings) -> list[Row]:
                 raise
             # After each method: a long study that is cut off leaves what it has.
             write_json(file, {**identity, "rows": [*rows, row, *kept]})
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         rows.append(row)
-    shutil.rmtree(out / UNFINISHED, ignore_errors=True)
+    with contextlib.suppress(OSError):  # trainings of methods that are not among these may go on later
+        (out / UNFINISHED).rmdir()
     try:
-        return _report(study, settings, file, {**identity, "rows": rows + others}, rows)
+        return _report(study, settings, file, {**identity, "rows": rows + others}, _over_seeds(rows, every))
     except KeyError as error:
         if not done:
             raise
@@ -177,10 +179,9 @@ def _run(study: Study, settings: Settings) -> list[Row]:
         ) from error
 
 
-def _report(study: Study, settings: Settings, file: Path, saved: Row, rows: Sequence[Row]) -> list[Row]:
-    """Writes the rows with what the table shows, prints it and draws the picture; returns the rows over seeds."""
+def _report(study: Study, settings: Settings, file: Path, saved: Row, shown: list[Row]) -> list[Row]:
+    """Writes the rows with what the table shows, prints it and draws the picture; returns what it shows."""
     out, console = settings.out, Console()
-    shown = _over_seeds(rows, [as_json(method.labels) for method in study.methods])
     for row in shown:
         row.update({column.name: column.value(row, shown) for column in study.columns})
     table = [{column.name: row[column.name] for column in study.columns} for row in shown]
