@@ -1,6 +1,7 @@
 """`candax predict` on runs of `candax sequences` and `links` and on words: figures are those that were measured."""
 
 import json
+import lzma
 import sys
 from collections import Counter
 from pathlib import Path
@@ -211,7 +212,8 @@ def test_words_are_answered_as_by_neighbours(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     vectors = cx.data.WordVectors(tuple(f"w{i}" for i in range(50)), rng.normal(size=(50, 6)).astype(np.float32))
     vectors.save(tmp_path / "vectors.bin")
-    for given in (tmp_path, tmp_path / "vectors.bin"):
+    (packed := tmp_path / "packed.bin.xz").write_bytes(lzma.compress((tmp_path / "vectors.bin").read_bytes()))
+    for given in (tmp_path, tmp_path / "vectors.bin", packed):
         piped(monkeypatch, "w3\nstrange\nW7\n")
         run("predict", given, "-", "--k", 4)
         out, err = capsys.readouterr()

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from candax import data
 from candax.checks import checked
+from candax.data.streams import MODULES
 from candax.files import WrongFileError
 from candax.recipes.common import finished
 
@@ -88,6 +89,6 @@ def load_task(run: Path) -> tuple[str, Any]:
 def _vectors(run: Path) -> Path | None:
     """The file of word vectors that a path means; None for other runs."""
     if run.is_file():
-        name = run.name.removesuffix(".gz")
+        name = run.stem if run.suffix.lower() in MODULES else run.name
         return run if name.endswith(_VECTOR_FILES) and name != finished.FILE else None
     return next((run / name for name in _VECTORS if (run / name).is_file()), None)
