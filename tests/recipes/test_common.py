@@ -477,3 +477,12 @@ def test_rows_that_cannot_be_read_are_named(tmp_path, text):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"results.json: expected .* Remove it"):
         common.run(nan_study([]), Mine(out=tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{", "\xff", "[]"])
+def test_what_is_kept_once_is_refused_where_it_cannot_be_read(tmp_path, text):
+    path = tmp_path / "tuning.json"
+    assert [common.kept_once(path, "a", of, lambda of=of: [of]) for of in (1, 1, 2)] == [[1], [1], [2]]
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"tuning.json: expected .* Remove it"):
+        common.kept_once(path, "a", 1, list)

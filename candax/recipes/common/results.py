@@ -43,12 +43,7 @@ def read_rows(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, An
 
     ``defaults`` stand for settings that the study did not have when the file was written.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
+    found = _read(path)
     if isinstance(found.get("settings"), dict):
         found["settings"] = {**defaults, **found["settings"]}
     if identity.items() <= found.items():
@@ -73,9 +68,11 @@ def kept_once(path: Path, name: str, of: Any, make: Callable[[], Any]) -> Any:
         name: of what is made.
         of: all that it depends on; with something else it is made anew.
         make: makes it.
+
+    Raises:
+        ValueError: for a file that holds something else.
     """
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    of = as_json(of)
+    kept, of = _read(path), as_json(of)
     if name not in kept or kept[name]["of"] != of:
         kept[name] = {"of": of, "made": as_json(make())}
         write_json(path, kept)
@@ -106,6 +103,17 @@ def set_aside(out: Path, file: Path, console: Console) -> None:
 def without_models(rows: list[dict[str, Any]] | None) -> bool:
     """Whether rows can be taken up again: a model's file may be that of others since."""
     return bool(rows) and not any(row.get(MODELS) for row in rows or ())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file of a study holds; nothing where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path}: expected the JSON of a study, got another file ({error}). Remove it.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected the JSON of a study, got {type(found).__name__}. Remove it.")
+    return found
 
 
 def _beside(path: Path, number: int) -> Path:
