@@ -88,7 +88,8 @@ def averaged(transformation: optax.GradientTransformation, decay: float) -> opta
             params,
             updates,
         )
-        last = jax.tree.map(lambda last: jnp.full_like(last, step), state.last)
+        # All are the step, the largest. Without the old ones in them XLA writes before it reads, and copies them first.
+        last = jax.tree.map(lambda last: jnp.maximum(last, step), state.last)
         return updates, AveragedState(inner, step, state.decay, last, lag)
 
     return optax.GradientTransformation(init, update)
