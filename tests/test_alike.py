@@ -72,6 +72,21 @@ def test_a_second_training_with_the_same_settings_is_not_compiled_again():
     assert 0 < after[0] == after[1]
 
 
+class Unhashable(list):
+    """A function of an optimizer, in an object without a hash."""
+
+    def __call__(self, *args):
+        return self[0](*args)
+
+
+def test_what_an_optimizer_does_to_rows_is_looked_at_once_where_it_can_be_known_again():
+    adam = optax.adam(0.1)
+    unhashable = optax.GradientTransformation(*(Unhashable([function]) for function in adam))
+    for tx, kept in ((adam, True), (optax.adam(0.1), True), (unhashable, False)):
+        rows = [cx.Optimizer(cx.Head(9, 2, rngs=nnx.Rngs(0)), tx).by_rows[("vectors",)] for _ in range(2)]
+        assert (rows[0] is rows[1]) == kept
+
+
 def test_steps_of_the_losses_here_are_kept_and_those_of_the_user_s_made_anew():
     @functools.wraps(word2vec_step_loss)
     def wrapped(model, batch):

@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
+from candax.alike import made_once
 from candax.base import Classes, Query, no_update
 from candax.checks import checked, refusing, warn
 from candax.models.head import Head
@@ -281,17 +282,11 @@ class _ByRows:
     def __init__(
         self, tx: optax.GradientTransformation, params: PyTree, tables: dict[Path, Table], rounding: Rounding
     ) -> None:
-        whole = _whole(jax.tree.map(_stand_in, params), tables)
-        self._of = {
-            path: _exact(tx, rounding=rounding)
-            if isinstance(tx, Exact)
-            else rowwise(_on_leaf(tx, whole, path), rounding=rounding)
-            for path in tables
-        }
         self.tx = tx
-        leaves, structure = jax.tree.flatten(whole)
+        leaves, structure = jax.tree.flatten(_whole(jax.tree.map(_stand_in, params), tables))
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
         self._key = tx, rounding, tuple(tables), structure, shapes
+        self._of = _each_by_rows(*self._key)
 
     def __getitem__(self, path: Path) -> Rowwise:
         return self._of[path]
@@ -306,6 +301,22 @@ class _ByRows:
 
 # One object for all optimizers made alike: slots carry it, and models with equal slots share what was compiled.
 _exact = functools.lru_cache(maxsize=64)(rowwise)
+
+
+@made_once
+def _each_by_rows(
+    tx: optax.GradientTransformation,
+    rounding: Rounding,
+    paths: tuple[Path, ...],
+    structure: Any,
+    shapes: tuple[tuple[tuple[int, ...], str], ...],
+) -> dict[Path, Rowwise]:
+    """The same for optimizers made alike: looking at what a transformation does takes longer than all else here."""
+    if isinstance(tx, Exact):
+        return dict.fromkeys(paths, _exact(tx, rounding=rounding))
+    with jax.ensure_compile_time_eval():
+        whole = jax.tree.unflatten(structure, [jnp.zeros(*of) for of in shapes])
+    return {path: rowwise(_on_leaf(tx, whole, path), rounding=rounding) for path in paths}
 
 
 def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:
