@@ -170,7 +170,8 @@ def _run(study: Study, settings: Settings) -> list[Row]:
     with contextlib.suppress(OSError):  # trainings of methods that are not among these may go on later
         (out / UNFINISHED).rmdir()
     try:
-        return _report(study, settings, file, {**identity, "rows": rows + others}, _over_seeds(rows, every))
+        shown = _over_seeds(rows, every)
+        return _report(study, settings, file, {**identity, "rows": rows + others}, rows, shown)
     except KeyError as error:
         if not done:
             raise
@@ -179,7 +180,9 @@ def _run(study: Study, settings: Settings) -> list[Row]:
         ) from error
 
 
-def _report(study: Study, settings: Settings, file: Path, saved: Row, shown: list[Row]) -> list[Row]:
+def _report(
+    study: Study, settings: Settings, file: Path, saved: Row, rows: Sequence[Row], shown: list[Row]
+) -> list[Row]:
     """Writes the rows with what the table shows, prints it and draws the picture; returns what it shows."""
     out, console = settings.out, Console()
     for row in shown:
