@@ -67,7 +67,8 @@ def check(
 
 def has_nan(model: nnx.Module) -> bool:
     """Whether a weight of a model is NaN."""
-    weights = [leaf for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    weights = jax.tree.leaves(nnx.state(model, nnx.Param))  # some may be numbers of Python, as a callback sets them
+    weights = [leaf for leaf in weights if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
     return bool(_any_nan(weights))
 
 

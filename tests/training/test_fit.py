@@ -15,6 +15,7 @@ from flax import nnx
 
 import candax as cx
 from candax.training import feed
+from candax.training.checking import has_nan
 from candax.training.means import Means
 from candax.training.metrics_log import MetricsLog
 from candax.training.validation import numbers
@@ -479,3 +480,8 @@ def test_variables_may_hold_numbers_of_python(tmp_path):
     found = fit(pairs(), model, cx.Optimizer(model, ADAM), num_steps=3, folder=tmp_path)
     assert float(model.scale[...]) != 1
     assert cx.training.load(tmp_path, Scaled).model.scale[...] == found.model.scale[...]
+
+
+def test_a_parameter_that_a_callback_has_set_to_a_number_of_python_is_looked_at():
+    assert not has_nan(nnx.Dict(scale=nnx.Param(0.5), count=nnx.Param(1)))
+    assert has_nan(nnx.Dict(scale=nnx.Param(float("nan"))))
