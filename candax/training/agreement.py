@@ -75,7 +75,8 @@ def alone(path: Path) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
         except (FileExistsError, NotADirectoryError) as error:
-            raise ValueError(f"expected a folder to write to, got the file {path.parent}.") from error
+            kind = "a link that leads nowhere" if path.parent.is_symlink() and not path.parent.exists() else "the file"
+            raise ValueError(f"expected a folder to write to, got {kind} {path.parent}.") from error
         except Timeout:
             taken = True
         except NotImplementedError:

@@ -199,6 +199,9 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"expected a folder to write to, got the file .*file"):
         fit(pairs(), folder=tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"expected a folder to write to, got a link that leads nowhere .*link"):
+        fit(pairs(), folder=tmp_path / "link")
 
 
 def test_asked_twice_it_leaves_at_once(tmp_path):
