@@ -37,7 +37,7 @@ class Staleness:
         fresh_recall: with a state refreshed at that time.
         lost: ``fresh_recall`` minus ``recall``, with the same keys: what staleness costs.
         top_k: how many best classes.
-        num_examples: how many were measured at each time.
+        num_examples: of the measured batches, those that are left out among them.
     """
 
     steps: Int[np.ndarray, " P"]
