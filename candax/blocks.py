@@ -8,11 +8,12 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Classes, KeyArray
-from candax.cosines import as_scored
+from candax.cosines import as_scored, wide
 
 Carry = TypeVar("Carry")
 Transform: TypeAlias = Callable[[Array], Array]
@@ -76,7 +77,7 @@ def block_starts(num_classes: int, block_size: int) -> tuple[int, int]:
 
 def accumulator_dtype(embeddings: Array, classes: Classes) -> jnp.dtype:
     """The dtype of logits: float32, or wider if the inputs are."""
-    return jnp.promote_types(jnp.promote_types(embeddings.dtype, classes.vectors.dtype), jnp.float32)
+    return np.promote_types(wide(embeddings.dtype), wide(classes.vectors.dtype))
 
 
 def block_logits(embeddings: Float[Array, "B dim"], block: Block) -> Float[Array, "B block"]:

@@ -5,13 +5,36 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import SymbolicZero
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 # Rows shorter than this have no direction.
 _SHORTEST = 1e-12
 # With more rows of ``right`` than this in a set, turning the factor around costs what it brings.
 _FEW = 128
+
+
+def wide(dtype: DTypeLike) -> jnp.dtype:
+    """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
+
+    Example:
+        >>> wide(jnp.bfloat16)
+        dtype('float32')
+    """
+    # By NumPy, as JAX refuses to promote where a user asks for strict types.
+    return np.promote_types(jnp.dtype(dtype), np.float32)
+
+
+def widened(array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """An array of a narrow type as float32, in which it is computed with.
+
+    Example:
+        >>> widened(jnp.ones(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return array.astype(wide(array.dtype))
 
 
 def unit(rows: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
@@ -32,7 +55,7 @@ def unit(rows: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
         >>> [[round(float(x), 4) for x in row] for row in unit(jnp.array([[3.0, 4.0], [0.0, 0.0]]))]
         [[0.6, 0.8], [0.0, 0.0]]
     """
-    rows = rows.astype(jnp.promote_types(rows.dtype, jnp.float32))
+    rows = widened(rows)
     squared = jnp.sum(rows * rows, axis=-1, keepdims=True)
     has_length = jax.lax.stop_gradient(squared) > _SHORTEST**2
     # Zeros first: the gradient of a product with NaN is NaN, whatever is selected after it.

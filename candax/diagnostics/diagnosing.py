@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Integer, Key
 
 from candax.base import Classes, KeyArray, Query, State
 from candax.checks import checked
+from candax.cosines import widened
 from candax.diagnostics.checks import check_data, check_settings
 from candax.diagnostics.draws import Draw, Draws, Exact, Gradients, exactly, full_ms, make_draws, step_ms
 from candax.diagnostics.measures import measures_of, optimum_bias
@@ -163,7 +164,7 @@ def _wide(array: Any) -> Any:
     if array is None:
         return None
     array = jnp.asarray(array)  # of NumPy's float64 first what JAX makes of it, without a warning
-    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    return widened(array)
 
 
 def _half(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Loss, Margin, SampledLogits
+from candax.cosines import widened
 
 _INNER, _COSINES, _MARGIN = "made_of_loss", "takes_cosines", "made_of_margin"
 
@@ -77,12 +78,6 @@ def functions_in(loss: Callable[..., Any]) -> list[Callable[..., Any]]:
             parts.append(part)
             left += [getattr(part, _INNER, None), getattr(part, _MARGIN, None)]
     return parts
-
-
-def widened(logits: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Logits of 16 bits as float32: what follows is summed, and losses are float32."""
-    # No promotion, which JAX refuses where a user asks for strict types.
-    return logits.astype(jnp.float32) if logits.dtype.itemsize < 4 else logits
 
 
 def minus_log_expected_count(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from candax.base import SampledLogits
 from candax.checks import checked
+from candax.cosines import widened
 from candax.losses.common import (
     Reduction,
     log_sum_exp,
@@ -20,7 +21,6 @@ from candax.losses.common import (
     number_of_labels,
     reduce_over_samples,
     softplus,
-    widened,
     without_hits,
     zero_without_labels,
 )

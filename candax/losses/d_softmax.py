@@ -6,12 +6,12 @@ from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
 from candax.checks import checked
+from candax.cosines import widened
 from candax.losses.common import (
     log_sum_exp,
     mean_over_labels,
     minus_log_expected_count,
     negatives,
-    widened,
     zero_without_labels,
 )
 from candax.losses.margins import check_scale

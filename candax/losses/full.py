@@ -14,7 +14,7 @@ from candax.alike import made_once
 from candax.base import Classes, Loss, SampledLogits, labels_mask
 from candax.blocks import Block, accumulator_dtype, block_logits, streaming_log_normalizer, walk
 from candax.checks import check_positive, checked
-from candax.cosines import as_scored
+from candax.cosines import as_scored, widened
 from candax.runs import starts_of_runs
 
 
@@ -168,7 +168,7 @@ def all_classes_as_candidates(
     vectors = jnp.where(valid[:, None], vectors, 0)
     logits = jnp.matmul(embeddings, vectors.T, preferred_element_type=accumulator_dtype(embeddings, classes))
     if classes.biases is not None:
-        logits += jnp.where(valid, classes.biases, 0)[None]
+        logits += widened(jnp.where(valid, classes.biases, 0))[None]
     mask = labels_mask(labels)
     examples = jnp.arange(labels.shape[0])[:, None]
     hits = jnp.zeros(logits.shape, bool).at[examples, jnp.where(mask, labels, logits.shape[1])].set(True, mode="drop")
@@ -209,7 +209,7 @@ def _forward(
     kept: tuple[Array, Array] | Array
     if block_size is None:
         logits = jnp.matmul(embeddings, vectors.T, preferred_element_type=dtype)
-        logits = logits if biases is None else logits + biases[None]
+        logits = logits if biases is None else logits + widened(biases)[None]
         logits = jnp.where(jnp.arange(vectors.shape[0])[None] < num_valid, logits, -jnp.inf)
         largest = logits.max(axis=1)
         # Kept unnormalised: the division by their sum moves to [B] and [B, dim] arrays, so that the backward pass is
@@ -235,7 +235,7 @@ def _backward(
         exponentials, total = kept
         scale = gradient / jnp.where(total > 0, total, 1)
         d_embeddings = scale[:, None] * _times_rows(exponentials, vectors, num_valid)
-        d_vectors = jnp.matmul(exponentials.T, scale[:, None] * embeddings, preferred_element_type=dtype)
+        d_vectors = jnp.matmul(exponentials.T, scale[:, None] * widened(embeddings), preferred_element_type=dtype)
         d_biases = scale @ exponentials
     else:
         classes = Classes(vectors, biases, None, num_valid)
@@ -244,7 +244,7 @@ def _backward(
     rows = jnp.where(labels_mask(labels), labels, vectors.shape[0])  # fillers lie beyond the table: dropped
     share = gradient[:, None] * _target(labels, dtype)
     d_embeddings -= jnp.einsum("bt,btd->bd", share, vectors[jnp.maximum(labels, 0)], preferred_element_type=dtype)
-    d_true = (share[:, :, None] * embeddings[:, None, :]).reshape(rows.size, -1)
+    d_true = (share[:, :, None] * widened(embeddings)[:, None, :]).reshape(rows.size, -1)
     d_vectors = _add_rows(d_vectors, rows.reshape(-1), -d_true.astype(dtype)).astype(vectors.dtype)
     if biases is None:
         return d_embeddings.astype(embeddings.dtype), d_vectors, None, None, None
@@ -278,7 +278,7 @@ def _target(labels: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T"]:
 def _true_logits(dtype: Any, embeddings: Array, vectors: Array, biases: Array | None, labels: Array) -> Array:
     rows = jnp.maximum(labels, 0)
     logits = jnp.einsum("bd,btd->bt", embeddings, vectors[rows], preferred_element_type=dtype)
-    return logits if biases is None else logits + biases[rows]
+    return logits if biases is None else logits + widened(biases[rows])
 
 
 def _times_rows(weights: Array, vectors: Array, num_valid: Array) -> Array:
@@ -297,7 +297,7 @@ def _block_gradients(
     block_size: int, dtype: Any, embeddings: Array, classes: Classes, log_normalizer: Array, gradient: Array
 ) -> tuple[Array, Array, Array]:
     """Gradients of ``sum(gradient * log_normalizer)`` with respect to embeddings, vectors and biases."""
-    scaled = gradient[:, None] * embeddings
+    scaled = gradient[:, None] * widened(embeddings)
 
     def visit(carry: tuple[Array, Array, Array], block: Block) -> tuple[Array, Array, Array]:
         d_embeddings, d_vectors, d_biases = carry

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float
 from candax.alike import made_once
 from candax.base import Loss, Margin, SampledLogits
 from candax.checks import checked
-from candax.losses.common import made_of, widened
+from candax.cosines import widened
+from candax.losses.common import made_of
 
 
 @checked

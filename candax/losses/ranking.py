@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from candax.base import SampledLogits
 from candax.checks import checked
+from candax.cosines import widened
 from candax.losses.common import (
     Reduction,
     mean_over_labels,
     negatives,
     reduce_over_samples,
-    widened,
     zero_without_labels,
 )
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Integer
 from candax.base import Classes, KeyArray
 from candax.blocks import DEFAULT_BLOCK_SIZE, Transform, streaming_evaluate, streaming_sample
 from candax.checks import checked
-from candax.cosines import as_scored
+from candax.cosines import as_scored, widened
 from candax.models.computed import ComputedVectors
 from candax.models.embed import Embed
 from candax.models.predictions import predictions
@@ -70,7 +70,7 @@ class OutputLayer(nnx.Module):
         vectors = as_scored(classes.vectors, self.normalized)
         logits = jnp.matmul(as_scored(h, self.normalized), vectors.T, preferred_element_type=jnp.float32)
         if classes.biases is not None:
-            logits += classes.biases.reshape(*[1] * (h.ndim - 1), -1)
+            logits += widened(classes.biases).reshape(*[1] * (h.ndim - 1), -1)
         logits = logits[..., : self.num_classes]
         return logits if self.transform is None else self.transform(logits)
 
@@ -140,7 +140,7 @@ class OutputLayer(nnx.Module):
             "bd,btd->bt", as_scored(embeddings, self.normalized), rows, preferred_element_type=jnp.float32
         )
         if classes.biases is not None:
-            logits += lookup(classes.biases, ids)
+            logits += widened(lookup(classes.biases, ids))
         logits = logits if self.transform is None else self.transform(logits)
         _, _, normalizer = self._evaluate(embeddings, classes, 0, block_size)
         return jnp.where(ids == -1, -jnp.inf, logits - normalizer[:, None]).reshape(labels.shape)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from candax.base import Candidates, Classes, KeyArray, Loss, Query, SampledLogits, Sampler, State, labels_mask
 from candax.checks import check_positive, checked, described
-from candax.cosines import as_scored, inner_products
+from candax.cosines import as_scored, inner_products, widened
 from candax.losses.common import innermost, minus_log_expected_count, without_hits
 from candax.losses.contrastive import nce
 from candax.models.computed import takes_where
@@ -146,7 +146,7 @@ def class_rows(
     classes: Classes, ids: Int[Array, " n"], vectors: VectorsOf | None
 ) -> tuple[Float[Array, "n dim"], Float[Array, " n"] | None]:
     """Vectors and biases of classes; zeros where an id is -1."""
-    biases = None if classes.biases is None else lookup(classes.biases, ids)
+    biases = None if classes.biases is None else widened(lookup(classes.biases, ids))
     if vectors is None:
         return lookup(classes.vectors, ids), biases
     return computed_rows(vectors, ids, classes.num_classes), biases

@@ -8,8 +8,8 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from candax.checks import checked
+from candax.cosines import wide, widened
 from candax.rows.exact import Exact
-from candax.rows.gradients import wide
 from candax.rows.rounding import to_nearest
 
 
@@ -99,7 +99,7 @@ def _stored(weight: Array, move: Array) -> Array:
     """By how much an update moves a weight, which may be of a narrow type."""
     if weight.dtype == wide(weight.dtype):
         return move
-    wider = weight.astype(wide(weight.dtype))
+    wider = widened(weight)
     return to_nearest(wider + move, weight.dtype) - wider
 
 

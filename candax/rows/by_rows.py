@@ -15,11 +15,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from candax.base import KeyArray, State
 from candax.checks import checked, refusing
+from candax.cosines import wide, widened
 from candax.rows.adding import Adding, add, can_add
 from candax.rows.averaging import after_rounding
 from candax.rows.elementwise import check_elementwise, collects, refuse_collectors
 from candax.rows.exact import Exact
-from candax.rows.gradients import RowGradients, beside, filled_up, fillers, gather_rows, scatter_rows, wide
+from candax.rows.gradients import RowGradients, beside, filled_up, fillers, gather_rows, scatter_rows
 from candax.rows.rounding import Rounding, stochastic_round, to_nearest
 
 # There are as many slots as ids were looked up, and unique ids fill only the first of them, often a small part. With
@@ -126,7 +127,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
                 f"expected rows of float32 for an exact optimizer, got {table.dtype}, in which what rows move between "
                 "two uses is lost to rounding. Take a lazy one such as optax.adam, with rounding='stochastic'."
             )
-        return transformation.init(table.astype(wide(table.dtype)))
+        return transformation.init(widened(table))
 
     def init(table: Array) -> State:
         # Compiled, so that a wide copy is never made of a table of which the state takes the shape alone.
@@ -145,7 +146,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         grads: Float[Array, "U ..."], state: State, rows: Float[Array, "U ..."], noise: _Noise, ids: Array
     ) -> tuple[Array, State]:
         """New rows, rounded, and their state."""
-        wider = rows.astype(wide(rows.dtype))
+        wider = widened(rows)
         updates, state = transformation.update(grads.astype(wider.dtype), state, wider)
         new = optax.apply_updates(wider, updates)
         if rows.dtype == wider.dtype:
@@ -235,7 +236,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
         if not isinstance(transformation, Exact):
             return rows
         row_shape = rows.shape[ids.ndim :]
-        flat = rows.reshape(ids.size, *row_shape).astype(wide(rows.dtype))
+        flat = widened(rows).reshape(ids.size, *row_shape)
         at = jnp.where(ids < 0, _LAST_ID, ids).reshape(-1)
         # Of an id that is out of range the row is NaN, or 0, and stays so.
         state = _of_rows(
@@ -260,7 +261,7 @@ def rowwise(transformation: optax.GradientTransformation, *, rounding: Rounding 
                 return jax.lax.dynamic_update_slice_in_dim(leaf, new, first, 0)
 
             part, rows = _of_rows(take, (per_row, True), both)
-            old = rows.astype(wide(rows.dtype))
+            old = widened(rows)
             part, moved = transformation.settle(part, old)
             return _of_rows(put, (per_row, True), both, (part, (old + moved).astype(rows.dtype)))
 

@@ -5,26 +5,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from candax.base import pytree
 from candax.checks import check_positive, checked
+from candax.cosines import wide, widened
 from candax.runs import starts_of_runs
 
 # Up to so many times as many rows as ids, marking the rows that are wanted finds the distinct ids sooner than sorting:
 # on a CPU in 1 ms where the sort of 80,000 ids takes 17. So no array has more elements than twice the ids of a step.
 _COUNTED = 2
-
-
-def wide(dtype: DTypeLike) -> jnp.dtype:
-    """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
-
-    Example:
-        >>> wide(jnp.bfloat16)
-        dtype('float32')
-    """
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def beside(of_each: Array, rows: Array) -> Array:
@@ -281,7 +271,7 @@ class Gradients(_Scalable):
 
     def __mul__(self, factor: Array | float) -> "Gradients":
         def times(leaf: Any) -> Any:
-            return leaf * factor if isinstance(leaf, RowGradients) else (leaf * factor).astype(leaf.dtype)
+            return leaf * factor if isinstance(leaf, RowGradients) else (widened(leaf) * factor).astype(leaf.dtype)
 
         params = jax.tree.map(times, self.params)
         return dataclasses.replace(self, params=params, rows=map_rows(times, self.rows))

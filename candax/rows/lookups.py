@@ -19,7 +19,8 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Bool, Float, Int, Integer, Num
 
 from candax.checks import checked, described
-from candax.rows.gradients import all_finite, wide
+from candax.cosines import widened
+from candax.rows.gradients import all_finite
 from candax.rows.tables import DrawCount, Lagging, Table, lagging, num_rows
 
 # The name under which a variable of a differentiated copy carries its ``Mark``.
@@ -155,7 +156,7 @@ class Tape:
             finite = all_finite(jax.lax.stop_gradient(rows), jnp.ones(ids.shape, bool))
         self.finite.append(finite)
         self.lookups.append((table, ids))
-        wider = rows.astype(wide(rows.dtype))
+        wider = widened(rows)
         self.rows.append(jax.ShapeDtypeStruct(wider.shape, wider.dtype))
         if table in self.dense or self.deltas is None:
             return rows

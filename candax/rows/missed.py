@@ -111,12 +111,12 @@ class Path:
         """
         logs = functools.partial(_log_scale, one_minus_power(b2, state.last), b2)
         lowest = logs(1)
-        highest = logs(jnp.clip(state.step - state.last, 1, self.window))
+        highest = logs(jnp.clip(state.step - state.last, 1, self.window).astype(float))
         middle, half = (highest + lowest) / 2, jnp.maximum((highest - lowest) / 2, 1e-6)
         early = power(self.decay, state.last)
 
         def add(sums: list[Array], step: Array, weight: Array) -> list[Array]:
-            log = logs(step)
+            log = logs(step.astype(float))
             weight = weight / (1 - early * power(self.decay, step)) * jnp.exp(log)
             # Steps beyond the last have no weight, but their polynomials might be infinite.
             polynomials = _polynomials(jnp.clip((log - middle) / half, -1, 1), number)
@@ -219,11 +219,11 @@ def window_of(decay: float) -> int:
 
 
 def power(base: float, exponent: Array) -> Array:
-    return jnp.exp(exponent * math.log(base))
+    return jnp.exp(exponent.astype(float) * math.log(base))
 
 
 def one_minus_power(base: float, exponent: Array) -> Array:
-    return -jnp.expm1(exponent * math.log(base))
+    return -jnp.expm1(exponent.astype(float) * math.log(base))
 
 
 def _add(pair: Array, more: Array) -> Array:

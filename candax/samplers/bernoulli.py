@@ -45,7 +45,7 @@ def probabilities_of_weights(weights: Float[Array, " n"], expected: float) -> Fl
 
     def scale_given(certain: Bool[Array, " n"]) -> Float[Array, ""]:
         rest = jnp.sum(jnp.where(certain, 0.0, weights))
-        room = jnp.maximum(expected - jnp.sum(certain), 0.0)
+        room = jnp.maximum(expected - jnp.sum(certain).astype(float), 0.0)
         return jnp.where(rest > 0, room / jnp.where(rest > 0, rest, 1.0), 0.0)
 
     def more(carry: tuple[Bool[Array, " n"], Array]) -> tuple[Bool[Array, " n"], Array]:
@@ -63,7 +63,7 @@ def poisson_thresholds(rate: Float[Array, ""], size: int) -> UInt32[Array, " siz
 
     Log probabilities are summed from the mode outwards: summed from 0, they would be large numbers near the mode.
     """
-    n = jnp.arange(size)
+    n = jnp.arange(size, dtype=rate.dtype)
     mode = jnp.floor(rate)
     up = jnp.cumsum(jnp.where(n > mode, jnp.log(rate / jnp.maximum(n, 1)), 0.0))
     down = jnp.cumsum(jnp.where(n < mode, jnp.log((n + 1) / rate), 0.0)[::-1])[::-1]

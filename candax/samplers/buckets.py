@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from candax.base import Candidates, Facts, KeyArray, Query, Retriever, Sampler, State, never
 from candax.checks import check_positive, checked
+from candax.cosines import widened
 from candax.samplers.common.found import EMPTY, distinct, is_found, or_empty
 from candax.samplers.common.groups import count_groups, counting
 from candax.samplers.common.shares import divisible
@@ -94,12 +95,12 @@ def buckets(
 def _directions(key: KeyArray, query: Query, groups: int, number: int) -> Query:
     """Random directions among each group's embeddings, which are as long as these on average, without labels."""
     # Squares of long embeddings are beyond what 16 bits hold.
-    wide = query.embeddings.astype(jnp.promote_types(query.embeddings.dtype, jnp.float32))
+    embeddings = widened(query.embeddings)
     counts = counting(query, groups)
-    own = jnp.where(counts[:, :, None], wide.reshape(*counts.shape, wide.shape[1]), 0)
+    own = jnp.where(counts[:, :, None], embeddings.reshape(*counts.shape, embeddings.shape[1]), 0)
     mixed = jnp.einsum("gmb,gbd->gmd", jax.random.normal(key, (groups, number, own.shape[1]), own.dtype), own)
     squares = (
-        jnp.sum(own * own, axis=(1, 2)) / jnp.sum(counts, axis=1),
+        jnp.sum(own * own, axis=(1, 2)) / jnp.sum(counts, axis=1).astype(own.dtype),
         jnp.mean(jnp.sum(mixed * mixed, axis=2), axis=1),
     )
     of_own, of_mixed = (jnp.sqrt(square)[:, None, None] for square in squares)

@@ -130,7 +130,7 @@ class Forest(NamedTuple):
 
             def down(_: Array, node: Int[Array, " trees"]) -> Int[Array, " trees"]:
                 line = _line(classes, state.longest, state.pivots[every_tree, node])
-                return 2 * node + (line @ key >= state.thresholds[every_tree, node])
+                return 2 * node + (line @ key >= state.thresholds[every_tree, node]).astype(node.dtype)
 
             leaf = jax.lax.fori_loop(0, depth, down, jnp.ones(self.num_trees, jnp.int32)) - (1 << depth)
             ids = jnp.pad(state.ids[every_tree, leaf], short_of, constant_values=EMPTY)

@@ -170,7 +170,8 @@ def learned_clusters(
         real = (query.labels >= 0) & (query.labels < state.num_valid)
         which = state.clusters.assigned[jnp.where(real, query.labels, 0)]
         # An example counts once, whatever its number of labels; one without labels not at all.
-        share = real / jnp.maximum(jnp.sum(real, axis=1, keepdims=True), 1) / jnp.maximum(jnp.sum(real.any(1)), 1)
+        number, examples = jnp.sum(real, axis=1, keepdims=True), jnp.sum(real.any(1))
+        share = real.astype(float) / jnp.maximum(number, 1).astype(float) / jnp.maximum(examples, 1).astype(float)
 
         def cross_entropy(params: PyTree) -> Float[Array, ""]:
             log_learned = jax.nn.log_softmax(logits(params, state.clusters, query.embeddings), axis=1)

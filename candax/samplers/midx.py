@@ -217,5 +217,5 @@ def _chances(
     # Neither factor of what does not count may be NaN.
     shape = (*counts.shape, number)
     first, second = (jnp.where(counts[:, :, None], part.reshape(shape), 0.0) for part in (first / total, second))
-    cells = jnp.einsum("gbk,gbl->gkl", first, second) * masses / jnp.sum(counts, axis=1)[:, None, None]
-    return cells.reshape(groups, -1)
+    cells = jnp.einsum("gbk,gbl->gkl", first, second) * masses
+    return (cells / jnp.sum(counts, axis=1).astype(cells.dtype)[:, None, None]).reshape(groups, -1)

@@ -75,7 +75,7 @@ def partial_fc(num_sampled: int, *, num_groups: int | None = 1) -> Sampler:
         positives, num_valid = candidates.draw, state.table
         number = positives.number.astype(jnp.float32)
         of_label = jnp.log(jnp.minimum(num_sampled / jnp.maximum(number, 1), 1))
-        share = (num_sampled - number) / jnp.maximum(num_valid - number, 1)
+        share = (num_sampled - number) / jnp.maximum(num_valid.astype(jnp.float32) - number, 1)
         of_other = jnp.where(share > 0, jnp.log(jnp.clip(share, jnp.finfo(jnp.float32).tiny, 1)), -jnp.inf)
         counts = jnp.where(is_found(positives.ids, ids), of_label[:, None], of_other[:, None])
         return jnp.where(ids < num_valid, counts, -jnp.inf)

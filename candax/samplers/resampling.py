@@ -76,7 +76,7 @@ def resampled(sampler: Sampler, num_kept: int, *, scale: float = 1.0) -> Sampler
         log_total = jax.nn.logsumexp(log_weights, axis=1)
         some = log_total > -jnp.inf
         shares = jnp.cumsum(jnp.exp(log_weights - jnp.where(some, log_total, 0.0)[:, None]), axis=1)
-        points = (jnp.arange(num_kept) + jax.random.uniform(key_keep, (batch_size, num_kept))) / num_kept
+        points = (jnp.arange(num_kept, dtype=float) + jax.random.uniform(key_keep, (batch_size, num_kept))) / num_kept
         # Slots without weight are passed over: the first slot whose running sum exceeds a point has some.
         place = jax.vmap(lambda shares, points: jnp.searchsorted(shares, points, side="right"))(
             shares, points * shares[:, -1:]

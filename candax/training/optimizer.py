@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, PyTree
 from candax.alike import made_once
 from candax.base import Classes, Query, no_update
 from candax.checks import checked, refusing, warn
+from candax.cosines import wide
 from candax.models.head import Head
 from candax.rows.adding import Adding, can_add, finite
 from candax.rows.by_rows import RowUpdate, Rowwise, rowwise
@@ -20,7 +21,7 @@ from candax.rows.differentiate import name_of
 from candax.rows.draws import join
 from candax.rows.elementwise import collects
 from candax.rows.exact import Exact
-from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows, wide
+from candax.rows.gradients import Gradients, RowGradients, fillers, map_rows
 from candax.rows.rounding import Rounding
 from candax.rows.slots import attach, detach
 from candax.rows.tables import Placement, Slots, Table, placement_of, slots_of_tables

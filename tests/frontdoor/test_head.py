@@ -85,6 +85,30 @@ def test_all_classes_are_scored_without_promotion_of_ranks(loss):
         jax.eval_shape(lambda: head.sample(jax.random.key(0), H))
 
 
+@pytest.mark.parametrize(
+    ("loss", "dtype", "tables"),
+    [
+        (cx.losses.css, jnp.bfloat16, None),
+        (cx.losses.full_softmax, jnp.bfloat16, None),
+        (functools.partial(cx.losses.full_softmax, block_size=16), jnp.bfloat16, None),
+        (cx.losses.css, jnp.float32, cx.rows.exact_adamw(0.1)),
+        (cx.losses.css, jnp.float32, cx.rows.exact_momentum(0.1, nesterov=True)),
+        (cx.losses.css, jnp.float32, cx.rows.exact_rmsprop(0.1)),
+    ],
+)
+def test_a_step_without_promotion_of_types(loss, dtype, tables):
+    sampler = UNIFORM if loss is cx.losses.css else None
+    head = cx.Head(CLASSES, DIM, sampler=sampler, loss=loss, dtype=dtype, rngs=nnx.Rngs(0))
+    optimizer = cx.Optimizer(head, optax.sgd(0.1), tables=tables, clip_norm=1.0)
+
+    def step(head, optimizer, h):
+        optimizer.update(head, cx.value_and_grad(lambda head: head.loss(h, LABELS))(head)[1])
+        return head(h), head.top_k(h, 5), head.log_prob(h, LABELS)
+
+    with jax.numpy_dtype_promotion("strict"):
+        nnx.eval_shape(step, head, optimizer, jnp.asarray(H, dtype))
+
+
 def test_classes_that_are_excluded_are_not_among_the_best():
     head = make_head()
     best = np.asarray(head.top_k(H, 3)[1])

@@ -82,7 +82,7 @@ def distinct_below(
     bound, size = bound[:, None], jnp.maximum(size, 1)[:, None]
     part, longer = bound // size, bound % size
     i = jnp.arange(num_slots, dtype=jnp.int32)
-    start, length = i * part + jnp.minimum(i, longer), jnp.where(i < size, part + (i < longer), 0)
+    start, length = i * part + jnp.minimum(i, longer), jnp.where(i < size, part + (i < longer).astype(jnp.int32), 0)
     place = start + random_below(key_place, length.shape, jnp.maximum(length, 1)).astype(jnp.int32)
     turn = random_below(key_turn, bound.shape, jnp.maximum(bound, 1)).astype(jnp.int32)
     # Not (place + turn) % bound, which could leave int32.
@@ -134,7 +134,7 @@ def thin_and_fill(
     padded = jnp.pad(kept, ((0, 0), (0, num_fill)))
     ids = jnp.where(front, padded, jnp.take_along_axis(fill, behind, axis=1))
     mask = front | jnp.take_along_axis(some, behind, axis=1)
-    log_fill = jnp.log(jnp.minimum(wanted / jnp.maximum(others, 1).astype(jnp.float32), 1.0))
+    log_fill = jnp.log(jnp.minimum(wanted.astype(jnp.float32) / jnp.maximum(others, 1).astype(jnp.float32), 1.0))
     return jnp.where(mask, ids, 0), mask, log_kept, log_fill
 
 

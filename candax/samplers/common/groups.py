@@ -43,7 +43,7 @@ def mean_of_groups(values: Float[Array, "B n"], query: Query, groups: int) -> Fl
     """The mean over the examples of each group that count, see ``counting``; the others may hold NaN."""
     counts = counting(query, groups)
     values = jnp.where(counts[:, :, None], values.reshape(*counts.shape, values.shape[1]), 0)
-    return jnp.sum(values, axis=1) / jnp.sum(counts, axis=1, keepdims=True)
+    return jnp.sum(values, axis=1) / jnp.sum(counts, axis=1, keepdims=True).astype(values.dtype)
 
 
 def only_counting(query: Query, groups: int) -> Query:

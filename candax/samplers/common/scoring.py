@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from candax.base import Classes, Query
-from candax.cosines import as_scored
+from candax.cosines import as_scored, widened
 
 # At most so many numbers of class rows are gathered at a time.
 SCRATCH = 1 << 24
@@ -30,7 +30,7 @@ def logits_of(embedding: Float[Array, "*m dim"], ids: Int[Array, " n"], classes:
     """
     embedding, vectors = (as_scored(part, classes.normalized) for part in (embedding, classes.vectors[ids]))
     logits = jnp.matmul(vectors, embedding.T, preferred_element_type=jnp.float32).T
-    return logits if classes.biases is None else logits + classes.biases[ids]
+    return logits if classes.biases is None else logits + widened(classes.biases[ids])
 
 
 def best_of(query: Query, ids: Int[Array, "B n"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:

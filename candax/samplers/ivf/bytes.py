@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int8, Int32
 
 from candax.base import Classes, pytree
-from candax.cosines import as_scored
+from candax.cosines import as_scored, widened
 from candax.samplers.common.selection import best_first, best_places
 from candax.samplers.ivf.lists import Lists, Visit
 
@@ -194,7 +194,7 @@ def _exact(embeddings: Float[Array, "B dim"], ids: Int[Array, "B n"], classes: C
         return jnp.einsum("qnd,qd->qn", rows, embeddings, preferred_element_type=jnp.float32)
 
     logits = _by_tiles(of_some, (embeddings, ids))
-    return logits if classes.biases is None else logits + classes.biases[ids]
+    return logits if classes.biases is None else logits + widened(classes.biases[ids])
 
 
 def _by_tiles(function, arrays, tile=_TILE):  # type: ignore[no-untyped-def]

@@ -164,7 +164,7 @@ class IVFIndex(NamedTuple):
         assigned, total = walk(classes, jnp.dtype(jnp.float32), assign, begin, block_size=at_once)
         lists = arrange(assigned, self.num_centers, block_size(classes.num_classes, self.num_centers))
         if book.mean is not None:
-            book = Codebook(total / jnp.maximum(classes.num_valid, 1), None, None)
+            book = Codebook(total / jnp.maximum(classes.num_valid, 1).astype(total.dtype), None, None)
 
         def encode(codes: Held, block: Block) -> Held:
             place, which = (

@@ -23,7 +23,7 @@ def _without(held: Int[Array, "n capacity"], dead: Bool[Array, "n capacity"], sk
         source, last = carry
         later = dead & (place > last[:, None])
         last = jnp.where(jnp.any(later, axis=1), jnp.argmax(later, axis=1), held.shape[1]).astype(jnp.int32)
-        return source + (source >= last[:, None]), last
+        return source + (source >= last[:, None]).astype(source.dtype), last
 
     # As many rounds as the row with most deletions needs: one or two as a rule.
     start = (place + skip[:, None], jnp.full(held.shape[0], -1, jnp.int32))

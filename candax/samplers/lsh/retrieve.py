@@ -77,7 +77,8 @@ def read(
     visited = valid[..., None] & (before < quota[:, None, None])
     number = jnp.sum(visited, axis=2, dtype=jnp.int32)
     share = jnp.where(load > 0, taken / jnp.maximum(load, 1), 1.0)
-    share = jnp.sum(jnp.where(visited, share, 0.0), axis=2) / jnp.maximum(number, 1) * chance[:, None]
+    total = jnp.sum(jnp.where(visited, share, 0.0), axis=2)
+    share = total / jnp.maximum(number, 1).astype(total.dtype) * chance[:, None]
     taken = jnp.where(reading[..., None], taken, 0)
 
     # Entry i of the group is in the bucket whose running total exceeds i first.
