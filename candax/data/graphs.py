@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int32
 
 from candax.checks import checked
 from candax.data.headers import places_of
-from candax.data.tab_separated import find_file, name_of, read_rows
+from candax.data.tab_separated import find_file, forms_beside, name_of, read_rows
 
 Unknown: TypeAlias = Literal["keep", "drop", "error"]
 _COLUMNS = ("head", "relation", "tail")
@@ -80,7 +80,8 @@ def graph(
 
     Lines are ``head<tab>relation<tab>tail``, text in UTF-8, plain or .gz, .bz2, .xz, .zst. A folder may hold one file
     ``triples.tsv`` instead, which is split as ``graph_of`` says. A first line such as ``head<tab>relation<tab>tail`` or
-    ``subject<tab>predicate<tab>object`` names the columns and is passed over.
+    ``subject<tab>predicate<tab>object`` names the columns and is passed over. Names count as they are written: those
+    that differ in their Unicode form alone are two, which a note says.
 
     Args:
         path: file or folder.
@@ -116,8 +117,7 @@ def graph(
     # A part beside it belongs to a split whose other parts are missing or misnamed.
     if whole is not None and not any(map(files.get, _SPLITS)):
         triples = [triple for _, triple in _read(whole, notes)]
-        found = graph_of(name, triples, valid_share=valid_share, test_share=test_share)
-        return dataclasses.replace(found, notes=tuple(notes))
+        return _noted(graph_of(name, triples, valid_share=valid_share, test_share=test_share), notes)
     if train_file is None or test_file is None:
         raise ValueError(f"expected train.tsv and test.tsv, or triples.tsv, in {path}; a file is missing.")
     parts = {"train": [triple for _, triple in _read(train_file, notes)]}
@@ -148,7 +148,12 @@ def graph(
                 + ("kept and ranked by untrained rows" if unknown == "keep" else "left out"),
             )
             _note(notes, source, sum(triple in training for triple in set(parts[stem])), f"of {train_file.name} too")
-    return dataclasses.replace(_with_ids(name, parts), notes=tuple(notes))
+    return _noted(_with_ids(name, parts), notes)
+
+
+def _noted(found: Graph, notes: list[str]) -> Graph:
+    forms = forms_beside(entities=found.entity_names, relations=found.relation_names)
+    return dataclasses.replace(found, notes=(*notes, *forms))
 
 
 def _read(path: Path, notes: list[str], *, empty: bool = False) -> Iterator[tuple[int, Triple]]:

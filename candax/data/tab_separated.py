@@ -1,6 +1,7 @@
 """Lines of tab-separated text: fields with line numbers, and errors that name the line."""
 
 import os
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -76,6 +77,27 @@ def name_of(path: str | os.PathLike[str]) -> str:
         'shop'
     """
     return Path(path).resolve().name.split(".")[0] or "data"
+
+
+def forms_beside(**names: Sequence[str]) -> list[str]:
+    r"""Notes on names of which another one differs in nothing but the Unicode form: names count as they are written.
+
+    Example:
+        >>> forms_beside(items=["caf\u00e9", "cafe\u0301", "tea"])
+        ["1 items have a name that differs from another one's in its Unicode form alone, such as 'cafe\\u0301'"]
+    """
+    notes = []
+    for what, every in names.items():
+        composed = ((name, unicodedata.normalize("NFC", name)) for name in every if not name.isascii())
+        others = {name: same for name, same in composed if name != same}
+        known = set(every) if others else set()
+        if found := [name for name, same in others.items() if same in known]:
+            # As they look alike, escapes are shown.
+            notes.append(
+                f"{len(found):,} {what} have a name that differs from another one's in its Unicode form alone, such as "
+                f"{found[0]!a}"
+            )
+    return notes
 
 
 def _show(line: str) -> str:

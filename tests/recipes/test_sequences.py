@@ -231,6 +231,15 @@ def test_a_line_of_names_is_no_interaction_and_chooses_columns(mark, tmp_path):
     assert found.notes == (told, "shop.txt: 1 empty lines are passed over")
 
 
+def test_names_in_two_unicode_forms_are_told(tmp_path):
+    (tmp_path / "triples.tsv").write_text("caf\u00e9\tr\ttea\ncafe\u0301\tr\ttea\n")
+    shop = files.load(write(tmp_path, "ann caf\u00e9 tea jam\nbob cafe\u0301 tea jam\n"))
+    notes = {"items": shop.notes, "entities": cx.data.graph(tmp_path).notes}
+    end = "have a name that differs from another one's in its Unicode form alone, such as 'cafe\\u0301'"
+    assert notes == {what: (f"1 {what} {end}",) for what in notes}
+    assert files.load(write(tmp_path, "ann cafe\u0301 tea jam\n")).notes == ()
+
+
 def test_answers_that_are_in_their_history_are_told(tmp_path):
     found = files.load(write(tmp_path, "ann tea jam tea oil tea\nbob milk tea jam\n"))
     (again,) = next_item._counted(found, found.questions("test"))

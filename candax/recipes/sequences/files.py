@@ -13,7 +13,7 @@ from candax import data
 from candax.data.headers import places_of
 from candax.data.interactions import Row, interactions_of
 from candax.data.streams import check_read_again, open_text, text_lines
-from candax.data.tab_separated import name_of
+from candax.data.tab_separated import forms_beside, name_of
 from candax.data.times import EXPECTED_TIME, Times
 
 STDLIB = "python-stdlib"
@@ -114,6 +114,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
     and time are taken by their names and others are left out. The time may also be called ``event_time`` or
     ``unixReviewTime``, and is a number or a date (``2024-05-01``, ``2024-05-01 10:30:00``); where there is none, lines
     are taken in the file's order.
+    Names count as they are written: those that differ in their Unicode form alone are two, which a note says.
     ``python-stdlib`` stands in for purchases, which are not on every machine: the functions of Python's standard
     library are the users, the identifiers that each uses are its items.
 
@@ -144,6 +145,7 @@ def load(path: str, *, min_count: int = 1) -> Sequences:
             f"{found.left_out[0]:,} interactions with items that occur less than {min_count} times are left out, and "
             f"with them {found.left_out[1]:,} users"
         )
+    notes += forms_beside(users=found.user_names, items=found.item_names)
     sequences = Sequences(
         found.name, found.item_names, found.items, found.offsets, user_names=found.user_names, notes=tuple(notes)
     )
