@@ -170,6 +170,13 @@ def test_without_a_standard_output_commands_do_what_they_can(monkeypatch, capsys
         pytest.fail("nothing can be written")
 
 
+def test_without_a_standard_error_nothing_of_it_stands_in_the_output(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)  # as a shell's 2>&- makes it
+    with pytest.raises(SystemExit) as ended:
+        run("export", "nowhere")
+    assert (ended.value.code, capsys.readouterr().out) == (2, "")
+
+
 def test_export_writes_the_classes_of_a_run(dataset, tmp_path, capsys):
     run(
         "train",
