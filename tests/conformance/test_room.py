@@ -70,7 +70,7 @@ def with_arrays(**new: Any) -> Callable[[Candidates], Candidates]:
 
 def test_samplers_and_losses_of_ones_own_pass() -> None:
     check_sampler(own_sampler)
-    check_sampler(own_sampler())
+    check_sampler(own_sampler(), laws=["ids", "agreement"])
     check_loss(own_loss, likelihood=True, unbiased_normaliser=True)
 
 
