@@ -87,6 +87,21 @@ def test_what_an_optimizer_does_to_rows_is_looked_at_once_where_it_can_be_known_
         assert (rows[0] is rows[1]) == kept
 
 
+def test_an_optimizer_that_was_made_in_a_trace_leaves_nothing_of_it():
+    adam = optax.adam(0.1)
+
+    def make():
+        head = cx.Head(9, 3, rngs=nnx.Rngs(0))
+        return head, cx.Optimizer(head, adam)
+
+    nnx.eval_shape(make)
+    head, optimizer = make()
+    head.use(cx.samplers.uniform(4), cx.losses.css)
+    labels = np.arange(4)
+    optimizer.update(head, cx.value_and_grad(lambda head: head.loss(np.ones((4, 3), np.float32), labels))(head)[1])
+    assert int(optimizer.step[...]) == 1
+
+
 def test_steps_of_the_losses_here_are_kept_and_those_of_the_user_s_made_anew():
     @functools.wraps(word2vec_step_loss)
     def wrapped(model, batch):
