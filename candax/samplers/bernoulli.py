@@ -45,7 +45,7 @@ def probabilities_of_weights(weights: Float[Array, " n"], expected: float) -> Fl
 
     def scale_given(certain: Bool[Array, " n"]) -> Float[Array, ""]:
         rest = jnp.sum(jnp.where(certain, 0.0, weights))
-        room = jnp.maximum(expected - jnp.sum(certain).astype(float), 0.0)
+        room = jnp.maximum(expected - jnp.sum(certain).astype(weights.dtype), 0.0)
         return jnp.where(rest > 0, room / jnp.where(rest > 0, rest, 1.0), 0.0)
 
     def more(carry: tuple[Bool[Array, " n"], Array]) -> tuple[Bool[Array, " n"], Array]:
