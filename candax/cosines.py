@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -20,11 +19,11 @@ def wide(dtype: DTypeLike) -> jnp.dtype:
     """The type in which numbers of a narrow type are computed with: float32, or itself if it is wider.
 
     Example:
-        >>> wide(jnp.bfloat16)
-        dtype('float32')
+        >>> wide(jnp.bfloat16), wide(jnp.int32)
+        (dtype('float32'), dtype('float32'))
     """
-    # By NumPy, as JAX refuses to promote where a user asks for strict types.
-    return np.promote_types(jnp.dtype(dtype), np.float32)
+    with jax.numpy_dtype_promotion("standard"):  # also where a user asks for strict types
+        return jnp.promote_types(dtype, jnp.float32)
 
 
 def widened(array: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -3,10 +3,12 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 
 import candax as cx
 from candax.alike import made_once
@@ -100,6 +102,16 @@ def test_an_optimizer_that_was_made_in_a_trace_leaves_nothing_of_it():
     labels = np.arange(4)
     optimizer.update(head, cx.value_and_grad(lambda head: head.loss(np.ones((4, 3), np.float32), labels))(head)[1])
     assert int(optimizer.step[...]) == 1
+
+
+def test_optimizers_made_alike_are_of_the_mesh_that_is_set():
+    adamw, ids = optax.adamw(0.1), jnp.array([1])
+    for kind in (AxisType.Auto, AxisType.Explicit):
+        with jax.set_mesh(jax.make_mesh((1,), ("data",), (kind,))):
+            model = nnx.Dict(one=cx.Embed(9, 2, rngs=nnx.Rngs(0)), other=cx.Embed(9, 2, rngs=nnx.Rngs(1)))
+            optimizer = cx.Optimizer(model, adamw)
+            grads = cx.value_and_grad(lambda model: jnp.sum(model.one(ids) + model.other(ids)))(model)[1]
+            nnx.eval_shape(lambda *of: of[1].update(of[0], of[2]), model, optimizer, grads)
 
 
 def test_steps_of_the_losses_here_are_kept_and_those_of_the_user_s_made_anew():

@@ -315,17 +315,18 @@ def _each_by_rows(
     """The same for optimizers made alike: looking at what a transformation does takes longer than all else here."""
     if isinstance(tx, Exact):
         return dict.fromkeys(paths, _exact(tx, rounding=rounding))
-    with jax.ensure_compile_time_eval():
-        whole = jax.tree.unflatten(structure, [jnp.zeros(*of) for of in shapes])
+    whole = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*of) for of in shapes])
     return {path: rowwise(_on_leaf(tx, whole, path), rounding=rounding) for path in paths}
 
 
 def _on_leaf(tx: optax.GradientTransformation, whole: PyTree, path: Path) -> optax.GradientTransformation:
     """What a transformation of many arrays does to the one at a path."""
-    others = [(other, leaf) for other, leaf in nnx.to_flat_state(whole) if other != path]
+    others = [(other, of) for other, of in nnx.to_flat_state(whole) if other != path]
 
     def at(leaf: Array) -> PyTree:
-        return nnx.from_flat_state(sorted([*others, (path, leaf)], key=lambda item: tuple(map(str, item[0]))))
+        # Made now: arrays are of the mesh that is set when they are made.
+        flat = [*((other, _stand_in(of)) for other, of in others), (path, leaf)]
+        return nnx.from_flat_state(sorted(flat, key=lambda item: tuple(map(str, item[0]))))
 
     def init(leaf: Array) -> PyTree:
         return tx.init(at(leaf))
@@ -425,7 +426,7 @@ def _shapes(params: PyTree, tables: dict[Path, Table]) -> tuple[tuple[str, tuple
     return tuple(sorted([*of_params, *((name_of(path), ("rows", *of.shape[1:])) for path, of in tables.items())]))
 
 
-def _stand_in(array: Array) -> Array:
+def _stand_in(array: Array | jax.ShapeDtypeStruct) -> Array:
     """One zero of the same rank: checkpoints hold no arrays without elements."""
     dtype = wide(array.dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array.dtype
     with jax.ensure_compile_time_eval():

@@ -148,7 +148,12 @@ def test_counts_are_float32_in_programs_of_64_bits() -> None:
     with jax.enable_x64(True):
         classes = Classes(jnp.ones((40, 4), jnp.float32), None, jnp.ones(40, jnp.float32))
         query = Query(jnp.ones((1, 4), jnp.float32), jnp.zeros((1, 1), jnp.int32), classes)
-        for sampler in (unigram(2, replacement=False), cx.samplers.kernel(4), cx.samplers.top_k(4)):
+        for sampler in (
+            unigram(2, replacement=False),
+            cx.samplers.bernoulli(4),
+            cx.samplers.kernel(4),
+            cx.samplers.top_k(4),
+        ):
             state = sampler.init(KEY, classes)
             drawn = sampler.sample(state, KEY, query)
             counts = sampler.log_expected_count(state, drawn, query.labels, query)
