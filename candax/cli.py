@@ -124,7 +124,7 @@ EXPERIMENTS: Commands = {
 def main(args: list[str] | None = None) -> None:
     """Runs one command; what is wrong with arguments, data or folders ends in one line and exit status 2."""
     if sys.stderr is None:  # after a shell's 2>&-; what is printed there would go to standard output instead
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        with open(os.devnull, "w", errors="replace") as nowhere, contextlib.redirect_stderr(nowhere):
             main(args)
         return
     try:

@@ -173,7 +173,7 @@ def test_without_a_standard_output_commands_do_what_they_can(monkeypatch, capsys
 def test_without_a_standard_error_nothing_of_it_stands_in_the_output(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)  # as a shell's 2>&- makes it
     with pytest.raises(SystemExit) as ended:
-        run("export", "nowhere")
+        run("export", "no\udcffwhere")  # whose error names what no encoding has
     assert (ended.value.code, capsys.readouterr().out) == (2, "")
 
 
