@@ -153,6 +153,7 @@ def test_counts_are_float32_in_programs_of_64_bits() -> None:
             cx.samplers.bernoulli(4),
             cx.samplers.kernel(4),
             cx.samplers.top_k(4),
+            cx.samplers.lsh(hash=cx.samplers.dwta(2), num_tables=2, num_hashes=8, budget=4),
         ):
             state = sampler.init(KEY, classes)
             drawn = sampler.sample(state, KEY, query)

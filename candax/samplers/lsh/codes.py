@@ -131,7 +131,7 @@ class Hasher(NamedTuple):
         """Draws all random parameters."""
         key_functions, key_salts = jax.random.split(key)
         functions = self.family.init(key_functions, dim, self.num_hashes * self.num_tables)
-        return BucketHash(functions, jax.random.bits(key_salts, (self.num_tables,)))
+        return BucketHash(functions, jax.random.bits(key_salts, (self.num_tables,), jnp.uint32))
 
     def buckets(self, parameters: BucketHash, vectors: Float[Array, "n dim"]) -> UInt32[Array, "n tables"]:
         """The bucket of each vector in each table."""

@@ -125,7 +125,7 @@ def dwta(
         draw = _independent if permutations == "independent" else _cut
         # In rising order, so that the first of the largest is the one of lower index in every bin.
         coordinates = jnp.sort(draw(key_bins, dim, num_functions, bin_size), axis=1).astype(jnp.int32)
-        return Bins(coordinates, jax.random.bits(key_salt, ()))
+        return Bins(coordinates, jax.random.bits(key_salt, (), jnp.uint32))
 
     def values(parameters: Bins, vectors: Float[Array, "n dim"]) -> UInt32[Array, "n functions"]:
         in_bins = vectors[:, parameters.coordinates]

@@ -109,7 +109,7 @@ def build(tables: Tables, key: KeyArray, codes: UInt32[Array, "num_classes table
     # times faster than sorting pairs.
     place_bits = min(id_bits, 32 - num_buckets.bit_length())
     places = jnp.arange(1 << place_bits, dtype=jnp.uint32)
-    salts = jax.random.bits(key, (num_tables, 4))
+    salts = jax.random.bits(key, (num_tables, 4), jnp.uint32)
 
     def enter(i: Array, table: Array, rows: Array, loads: Array) -> tuple[Array, Array]:
         start = i.astype(jnp.uint32) << place_bits
