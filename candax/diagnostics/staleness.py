@@ -37,7 +37,7 @@ class Staleness:
         fresh_recall: with a state refreshed at that time.
         lost: ``fresh_recall`` minus ``recall``, with the same keys: what staleness costs.
         top_k: how many best classes.
-        num_examples: of the measured batches, those that are left out among them.
+        num_examples: all in the measured batches, those that are left out included.
     """
 
     steps: Int[np.ndarray, " P"]
