@@ -108,21 +108,22 @@ class LinksSettings(common.Settings):
     smoothing: common.NotNegative = 0.2
     """Label smoothing: the part of the target that the candidates share; over all classes there is none."""
     regulariser: Regulariser = "n3"
-    """Of the rows of each triple: the sum of cubes or of squares."""
+    """Of the rows of each triple: the sum of cubes or of squares; l2 for transe unless given."""
     regularisation: common.NotNegative = 0.1
-    """The weight of the regulariser, which every graph wants its own of: 0.01 for python-stdlib unless given."""
+    """The weight of the regulariser, which every graph wants its own of. Unless given: 0.05 for distmult, 0.03 for
+    transe, 1.2 for rotate, and for the others 0.01 with python-stdlib."""
     dropout: common.NotNegative = 0.2
-    """The share of the coordinates of questions that are dropped in training."""
+    """The share of the coordinates of questions that are dropped in training; none for transe unless given."""
     dim: common.Count = 512
     """Coordinates of an entity's vector, of which a complex number takes two; 768 for distmult unless given."""
     scale: common.Positive = 1e-3
-    """The standard deviation of initial values."""
+    """The standard deviation of initial values; 0.1 for transe unless given."""
     batch_size: common.Count = 512
     """Questions per step, two for each triple."""
     epochs: common.Positive = 16.0
     """Passes over the triples."""
     learning_rate: common.Positive = 0.3
-    """Learning rate of Adagrad, which falls linearly to 0."""
+    """Learning rate of Adagrad, which falls linearly to 0; 0.6 for distmult and 0.5 for rotate unless given."""
     seeds: common.Count = 1
     """Trainings of each method, with seeds from --seed on; with several the table shows the lowest and the highest."""
     curve_questions: common.Count = 2000
